@@ -67,7 +67,7 @@ def strip_passwords(text: str) -> str:
 class _Formatter(logging.Formatter):
     """UTC times with milliseconds; passwords stripped from messages and from tracebacks."""
 
-    converter = staticmethod(time.gmtime)  # type: ignore[assignment]
+    converter = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
