@@ -1,0 +1,1 @@
+"""Readers of this machine's sensors: cheap, cut off when they hang, silent about what is not there."""
