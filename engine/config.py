@@ -1,0 +1,195 @@
+"""Settings and hooks: the one seam between the engine and its host. A leaf: imports nothing else of ours.
+
+Every setting is looked up in the same order: a command's flag, the environment, :func:`configure`, the default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+
+class EngineError(Exception):
+    """Base of every error that the engine raises on purpose; its text is one clear line."""
+
+
+class ConfigError(EngineError, ValueError):
+    """A setting is missing or makes no sense."""
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "db_url": None,  # None: the SQLite file in the user's data directory
+    "db_direct_url": None,  # past a transaction pooler: LISTEN and session locks
+    "db_prepare": True,  # False behind a pooler that cannot keep prepared statements
+    "project": "",
+    "box": None,  # None: the hostname
+    "app": None,
+    "log_level": "info",
+    "ingest_queues": ("default", "training"),
+    "node_package": None,
+    "host_priority": 0,
+    "lease_seconds": 600.0,
+    "renew_seconds": 10.0,
+    "beat_seconds": 10.0,
+    "grace": 30.0,
+    "max_offline": 1800.0,
+    "affinity_max_wait_s": 600.0,
+    "watchdog_retries_cap": 3,
+    "losses_cap": 5,
+    "shun_seconds": 10.0,  # a job lost or tripped on a box is not offered to that box for so long
+    "cancel_grace": 10.0,
+    "node_budget_s": 2100.0,
+    "ingest_budget_s": 3600.0,
+    "payload_limit": 1024 * 1024,
+    "error_limit": 8000,
+    "leader_up_seconds": 30.0,  # a lost session counts only when server and leader are older than this
+    "session_grace_seconds": 3.0,  # how long a session must be missing before its lane counts as dead
+    "schema_wait_seconds": 120.0,
+    "sample_seconds": 2.0,
+}
+
+_ENVIRONMENT = {  # setting -> variable, where the name is not FLIGHTDECK_<SETTING>
+    "db_url": "FLIGHTDECK_DB_URL",
+    "db_direct_url": "FLIGHTDECK_DB_DIRECT_URL",
+}
+
+HOOKS = ("resolve_node", "workflow_provider", "register_models", "invoke_context", "event_sink")
+
+
+@dataclass
+class _State:
+    flags: dict[str, Any] = field(default_factory=dict)
+    configured: dict[str, Any] = field(default_factory=dict)
+    hooks: dict[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+_state = _State()
+
+
+def configure(*, db_url_env: str | None = None, **values: Any) -> None:
+    """Set what the host decides: settings (see DEFAULTS) and hooks (see HOOKS). Later calls add to earlier ones.
+
+    ``db_url_env`` names an environment variable that holds the database URL; it is read when the URL is needed.
+    Raises ConfigError for a name that does not exist.
+    """
+    for name, value in values.items():
+        if name in HOOKS:
+            if not callable(value):
+                raise ConfigError(f"configure: hook {name} must be callable, got {type(value).__name__}")
+            _state.hooks[name] = value
+        elif name in DEFAULTS:
+            _state.configured[name] = _coerce(name, value, "configure()")
+        else:
+            raise ConfigError(f"configure: unknown setting {name!r}")
+    if db_url_env is not None:
+        _state.configured["db_url_env"] = db_url_env
+
+
+def set_flags(**values: Any) -> None:
+    """Record the flags of a command; None means: not given."""
+    for name, value in values.items():
+        if name not in DEFAULTS:
+            raise ConfigError(f"unknown setting {name!r}")
+        if value is not None:
+            _state.flags[name] = _coerce(name, value, f"--{name.replace('_', '-')}")
+
+
+def reset() -> None:
+    """Forget flags, configuration and hooks (tests)."""
+    _state.flags.clear()
+    _state.configured.clear()
+    _state.hooks.clear()
+
+
+def get(name: str) -> Any:
+    """The value of one setting, by the order flag, environment, configure, default."""
+    if name in _state.flags:
+        return _state.flags[name]
+    variable = _ENVIRONMENT.get(name, f"FLIGHTDECK_{name.upper()}")
+    if os.environ.get(variable):
+        return _coerce(name, os.environ[variable], variable)
+    if name in _state.configured:
+        return _state.configured[name]
+    if name == "db_url" and (indirect := _state.configured.get("db_url_env")):
+        if not os.environ.get(indirect):
+            raise ConfigError(f"configure(db_url_env={indirect!r}): that environment variable is not set")
+        return os.environ[indirect]
+    if name not in DEFAULTS:
+        raise ConfigError(f"unknown setting {name!r}")
+    return DEFAULTS[name]
+
+
+def hook(name: str) -> Callable[..., Any] | None:
+    """A hook that the host set, or None."""
+    if name not in HOOKS:
+        raise ConfigError(f"unknown hook {name!r}")
+    return _state.hooks.get(name)
+
+
+def db_url() -> str:
+    """The database URL; without a setting, the SQLite file in the user's data directory."""
+    url = get("db_url")
+    if url:
+        return str(url)
+    return f"sqlite:///{data_dir() / 'flightdeck.db'}"
+
+
+def data_dir() -> Path:
+    """Where this user's Flight Deck keeps its files (platformdirs); created by whoever writes there."""
+    return Path(platformdirs.user_data_dir("flightdeck", appauthor=False))
+
+
+def box_name() -> str:
+    """The name of this box: FLIGHTDECK_BOX, or the hostname."""
+    return str(get("box") or socket.gethostname())
+
+
+def project_name() -> str:
+    return str(get("project"))
+
+
+def ingest_queues() -> tuple[str, ...]:
+    return tuple(get("ingest_queues"))
+
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f:/*,|]{1,100}")
+
+
+def _coerce(name: str, value: Any, origin: str) -> Any:
+    default = DEFAULTS[name]
+    try:
+        if name == "ingest_queues":
+            queues = tuple(value.split(",") if isinstance(value, str) else value)
+            for queue in queues:
+                if queue in ("cpu", "gpu"):
+                    raise ConfigError(f"{origin}: {queue} is a node queue and cannot be an ingest queue")
+                if not _NAME.fullmatch(queue):
+                    raise ConfigError(f"{origin}: {queue!r} is not a queue name")
+            return queues
+        if name == "box" and value is not None and not _NAME.fullmatch(str(value)):
+            raise ConfigError(f"{origin}: {value!r} is not a box name (no control characters, ':', '/', '*', ',', '|')")
+        if isinstance(default, bool):
+            if isinstance(value, str):
+                if value.lower() not in ("0", "1", "true", "false", "yes", "no", "on", "off"):
+                    raise ValueError(value)
+                return value.lower() in ("1", "true", "yes", "on")
+            return bool(value)
+        if isinstance(default, float):
+            number = float(value)
+            if not number >= 0:
+                raise ValueError(value)
+            return number
+        if isinstance(default, int):
+            return int(value)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError):
+        raise ConfigError(f"{origin}: {value!r} is not a valid value for {name}") from None
+    return value

@@ -1,0 +1,70 @@
+"""What can go wrong, by name. Every text is one line that says what happened, to what, and what to do."""
+
+from __future__ import annotations
+
+from engine.config import ConfigError, EngineError
+
+__all__ = [
+    "BadInput",
+    "ConfigError",
+    "Conflict",
+    "EngineError",
+    "GraphError",
+    "NotFound",
+    "PayloadError",
+    "ReadOnlyStore",
+    "SchemaMismatch",
+    "StaleClaim",
+    "StoreError",
+    "StoreUnavailable",
+    "UnknownQueue",
+    "UnknownTask",
+]
+
+
+class StoreError(EngineError):
+    """The database did not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached (any more); trying again later may help."""
+
+
+class ReadOnlyStore(StoreError):
+    """The database, or this connection, refuses writes."""
+
+
+class SchemaMismatch(StoreError):
+    """The schema is older or newer than this program can use."""
+
+
+class BadInput(EngineError, ValueError):
+    """The caller's input is refused; nothing was written."""
+
+
+class UnknownQueue(BadInput):
+    """No such queue."""
+
+
+class UnknownTask(BadInput):
+    """The task, node, model or workflow is not registered."""
+
+
+class PayloadError(BadInput):
+    """The payload does not serialise to JSON, or is larger than the limit."""
+
+
+class GraphError(BadInput):
+    """The graph is not valid; the text names the node."""
+
+
+class Conflict(EngineError):
+    """The request contradicts what is there already."""
+
+
+class NotFound(EngineError, LookupError):
+    """No such run, job or box."""
+
+
+class StaleClaim(EngineError):
+    """The claim is no longer ours: owner or fence differ. The caller's transaction must be rolled back."""

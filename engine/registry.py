@@ -1,0 +1,134 @@
+"""What the host registers: nodes, ingest tasks, models, workflows. Names are the only thing that a row can say."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine import config
+from engine.errors import BadInput, ConfigError, UnknownTask
+
+NodeFn = Callable[..., "Mapping[str, Any] | None"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """An ingest task: its function, its wall-clock budget in seconds (None: the default), its attempts."""
+
+    name: str
+    fn: NodeFn
+    budget_s: float | None = None
+    max_attempts: int = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that a gpu slot can hold; ``est_vram_gb`` in GiB."""
+
+    id: str
+    loader: Callable[[], Any]
+    unloader: Callable[[Any], None] | None = None
+    est_vram_gb: float = 0.0
+
+
+nodes: dict[str, NodeFn] = {}
+tasks: dict[str, Task] = {}
+models: dict[str, Model] = {}
+workflows: dict[str, Any] = {}
+
+
+def reset() -> None:
+    """Forget everything that was registered (tests)."""
+    for table in (nodes, tasks, models, workflows):
+        table.clear()
+
+
+def _checked(name: str, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadInput(f"{name!r} is not a {what} name (letters, digits, _ . : / -)")
+    return name
+
+
+def register_node(name: str, fn: NodeFn) -> NodeFn:
+    """Make ``fn`` the node ``name``; a later registration replaces an earlier one."""
+    nodes[_checked(name, "node")] = fn
+    return fn
+
+
+def node(name: str) -> Callable[[NodeFn], NodeFn]:
+    """Decorator form of :func:`register_node`."""
+    return lambda fn: register_node(name, fn)
+
+
+def register_ingest_task(name: str, fn: NodeFn, budget_s: float | None = None, max_attempts: int = 1) -> NodeFn:
+    """Make ``fn`` the ingest task ``name``. ``budget_s``: wall clock in seconds; ``max_attempts`` >= 1."""
+    if max_attempts < 1:
+        raise BadInput(f"task {name}: max_attempts must be 1 or more, got {max_attempts}")
+    if budget_s is not None and not budget_s > 0:
+        raise BadInput(f"task {name}: budget_s must be positive, got {budget_s}")
+    tasks[_checked(name, "task")] = Task(name, fn, budget_s, max_attempts)
+    return fn
+
+
+def ingest_task(name: str, budget_s: float | None = None, max_attempts: int = 1) -> Callable[[NodeFn], NodeFn]:
+    """Decorator form of :func:`register_ingest_task`."""
+    return lambda fn: register_ingest_task(name, fn, budget_s, max_attempts)
+
+
+def register_model(
+    id: str, loader: Callable[[], Any], unloader: Callable[[Any], None] | None = None, est_vram_gb: float = 0.0
+) -> None:
+    """Make a model known by ``id``; ``loader`` returns it, ``unloader`` gets it back."""
+    models[_checked(id, "model")] = Model(id, loader, unloader, est_vram_gb)
+
+
+def register_workflow(name: str, graph: Any) -> None:
+    """Make a graph known by ``name``, for submit_run(name). The graph is validated when it is submitted."""
+    workflows[_checked(name, "workflow")] = graph
+
+
+def load_app(app: str | None = None) -> None:
+    """Import the host module that registers everything (``--app``, FLIGHTDECK_APP), then run the model hook."""
+    name = app or config.get("app")
+    if name:
+        try:
+            importlib.import_module(str(name))
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"--app {name}: cannot be imported ({error})") from error
+    if register_models := config.hook("register_models"):
+        register_models()
+
+
+def resolve_node(name: str) -> NodeFn:
+    """The function behind a node name.
+
+    Registered names first, then the host's ``resolve_node`` hook, then a module (its ``run``) inside
+    ``node_package``. Nothing else is imported because a row says so. Raises UnknownTask.
+    """
+    if name in nodes:
+        return nodes[name]
+    if (resolve := config.hook("resolve_node")) and (fn := resolve(name)) is not None:
+        return fn  # type: ignore[no-any-return]
+    package = config.get("node_package")
+    if package and _NAME.fullmatch(name) and not any(c in name for c in ":/-") and ".." not in name:
+        module_name = name if name.startswith(f"{package}.") else f"{package}.{name}"
+        try:
+            return importlib.import_module(module_name).run  # type: ignore[no-any-return]
+        except ModuleNotFoundError as error:
+            if error.name is None or not module_name.startswith(error.name):
+                raise  # the node exists and one of its own imports does not
+        except AttributeError:
+            raise UnknownTask(f"node {name!r}: module {module_name} has no function run") from None
+    raise UnknownTask(f"node {name!r} is not registered and not in the node package ({package or 'none configured'})")
+
+
+def resolve_task(name: str) -> Task:
+    """The ingest task behind a name. Raises UnknownTask."""
+    if name in tasks:
+        return tasks[name]
+    raise UnknownTask(f"task {name!r} is not registered (known: {', '.join(sorted(tasks)) or 'none'})")

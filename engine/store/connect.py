@@ -1,0 +1,130 @@
+"""From a URL to a store: which database it is, how to connect to it, and what to call it in a log."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from engine import config
+from engine.errors import ConfigError
+from engine.store import embedded, postgres, sqlite
+from engine.store.db import Db
+from engine.store.dialect import Kind
+from engine.store.wakes import PostgresWakes, SqliteWakes, Wakes
+
+
+class Store:
+    """A database that can be connected to. Holds no connection itself; safe to share between threads."""
+
+    def __init__(self, url: str, *, direct_url: str | None = None) -> None:
+        """``url`` as SPEC section 3 has it; ``direct_url`` goes past a transaction pooler. Raises ConfigError."""
+        self.url = url
+        self.owned = url.startswith(("sqlite:", "embedded:"))  # ours alone: a writer may migrate it when it is empty
+        self.path: Path | None = None
+        self.kind: Kind
+        if url.startswith("sqlite:"):
+            self.kind = "sqlite"
+            self.path = _sqlite_path(url)
+            self.safe_url = f"sqlite file {self.path}"
+        elif url.startswith("embedded:"):
+            self.kind = "postgresql"
+            server, database = embedded.server_for(url)
+            self._conninfo = self._direct = server.url(database)
+            self.safe_url = f"embedded PostgreSQL {server.directory} ({database})"
+        elif url.startswith(("postgresql://", "postgres://")):
+            self.kind = "postgresql"
+            self._conninfo = url
+            self._direct = direct_url or url
+            self.safe_url = _without_password(url)
+        else:
+            shown = url.split("://")[0] if "://" in url else url[:40]
+            raise ConfigError(
+                f"database URL {shown!r} is not understood: use postgresql://..., sqlite:///file, sqlite:////abs/file or embedded:"
+            )
+
+    def connect(
+        self,
+        name: str = "engine",
+        *,
+        read_only: bool = False,
+        direct: bool = False,
+        claims: bool = False,
+        timeout_s: float = 10.0,
+    ) -> Db:
+        """Open a connection.
+
+        ``name`` shows in pg_stat_activity; ``direct`` for LISTEN and session locks (past a pooler); ``claims`` pins the
+        planner for the claim statement; ``timeout_s`` is the deadline of a statement (SQLite: of the write lock).
+        Raises StoreUnavailable.
+        """
+        if self.path is not None:
+            return sqlite.connect(self.path, read_only=read_only, timeout_s=timeout_s)
+        return postgres.connect(
+            self._direct if direct else self._conninfo,
+            name=name,
+            read_only=read_only,
+            claims=claims,
+            timeout_s=timeout_s,
+            safe_url=self.safe_url,
+        )
+
+    def wakes(self, channels: Sequence[str], poll_s: float = 1.0) -> Wakes:
+        """Start listening; see :mod:`engine.store.wakes`. ``poll_s``: the jittered poll behind it, seconds."""
+        if self.path is not None:
+            return SqliteWakes(lambda: sqlite.connect(self._file(), timeout_s=2.0), poll_s)
+        return PostgresWakes(
+            lambda: postgres.connect(self._direct, name="wakes", timeout_s=4.0, safe_url=self.safe_url),
+            channels,
+            poll_s,
+        )
+
+    def _file(self) -> Path:
+        assert self.path is not None
+        return self.path
+
+    def lock_dir(self) -> Path:
+        """Where the session locks of a SQLite store lie: beside its file."""
+        path = self._file()
+        return path.with_name(f"{path.name}-locks")
+
+    def __repr__(self) -> str:
+        return f"Store({self.safe_url})"
+
+
+def open_store(url: str | None = None) -> Store:
+    """The store of a URL, or of the configuration; starts the embedded server. Raises ConfigError, StoreUnavailable."""
+    return Store(url or config.db_url(), direct_url=config.get("db_direct_url"))
+
+
+def adopt(conn: Any) -> Db:
+    """Wrap a caller's psycopg or sqlite3 connection: statements join its transaction, which stays the caller's."""
+    import psycopg
+
+    if isinstance(conn, Db):
+        return conn
+    if isinstance(conn, psycopg.Connection):
+        return postgres.PostgresDb(conn)
+    if isinstance(conn, sqlite3.Connection):
+        if not conn.in_transaction and conn.isolation_level is not None:
+            conn.execute("begin immediate")  # what the driver would do at the first write; ours reads before it writes
+        return sqlite.SqliteDb(conn)
+    raise ConfigError(f"conn must be a psycopg or sqlite3 connection, got {type(conn).__name__}")
+
+
+def _sqlite_path(url: str) -> Path:
+    rest = url.removeprefix("sqlite:")
+    if not rest.startswith("///") or len(rest) == 3:
+        raise ConfigError(f"{url}: write sqlite:///relative/file or sqlite:////absolute/file")
+    return Path(unquote(rest[3:])).expanduser().absolute()
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    query = "&".join(p for p in parts.query.split("&") if not p.startswith("password="))
+    if parts.password is not None:
+        user, _, host = parts.netloc.rpartition("@")
+        parts = parts._replace(netloc=f"{user.split(':')[0]}@{host}")
+    return urlunsplit(parts._replace(query=query))

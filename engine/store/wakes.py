@@ -1,0 +1,227 @@
+"""Hints that something changed: LISTEN on PostgreSQL, a change check on SQLite, and a jittered poll behind both.
+
+A thread of its own watches; whoever waits selects on :meth:`Wakes.fileno`. Nothing is ever decided by a wake: an empty
+:meth:`Wakes.drain` means "look at everything".
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from engine.errors import StoreError
+from engine.store.postgres import PostgresDb
+from engine.store.sqlite import SqliteDb
+
+log = logging.getLogger("engine.wakes")
+
+PING_S = 5.0  # a frozen or half-open session is noticed after at most PING_S + PING_DEADLINE_S
+PING_DEADLINE_S = 4.0
+_BACKOFF_CAP_S = 1.0
+
+
+@dataclass(frozen=True)
+class Wake:
+    """One notification."""
+
+    channel: str
+    payload: str
+
+
+@dataclass(frozen=True)
+class WakeState:
+    """Whether notifications arrive (else only the poll does), since when (monotonic seconds), and why not."""
+
+    listening: bool
+    since: float
+    error: str | None = None
+
+
+class Wakes(abc.ABC):
+    """A source of wakes; start by constructing, end with :meth:`close`."""
+
+    def __init__(self, poll_s: float) -> None:
+        self._poll_s = poll_s
+        self._pending: list[Wake] = []
+        self._guard = threading.Lock()
+        self._read_end, self._write_end = os.pipe()
+        self._stop_read, self._stop_write = os.pipe()
+        for fd in (self._read_end, self._write_end):
+            os.set_blocking(fd, False)
+        self._closed = False
+        self.state = WakeState(False, time.monotonic(), "starting")
+        self._thread = threading.Thread(target=self._run, name="wakes", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Readable when something came; the same descriptor for the object's whole life."""
+        return self._read_end
+
+    def drain(self) -> list[Wake]:
+        """Take what came. Empty: a poll tick, a SQLite change, or the listener was rebuilt."""
+        with self._guard:
+            try:
+                while os.read(self._read_end, 4096):
+                    pass
+            except BlockingIOError:
+                pass
+            taken, self._pending = self._pending, []
+        return taken
+
+    def wait(self, timeout_s: float) -> list[Wake] | None:
+        """Wait for a wake or a poll tick; None when nothing came in time."""
+        ready, _, _ = select.select([self._read_end], [], [], timeout_s)
+        return self.drain() if ready else None
+
+    def close(self) -> None:
+        """Stop the thread; bounded."""
+        if self._closed:
+            return
+        self._closed = True
+        os.write(self._stop_write, b"x")
+        self._thread.join(timeout=PING_DEADLINE_S + 2.0)
+        if not self._thread.is_alive():  # a thread stuck in a connect keeps its descriptors; it is a daemon
+            for fd in (self._read_end, self._write_end, self._stop_read, self._stop_write):
+                os.close(fd)
+
+    def __enter__(self) -> Wakes:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _signal(self, wakes: Sequence[Wake] = ()) -> None:
+        with self._guard:
+            if len(self._pending) < 10_000:  # nobody drains: what is pending already says "look"
+                self._pending.extend(wakes)
+            try:
+                os.write(self._write_end, b"x")
+            except (BlockingIOError, OSError):
+                pass
+
+    def _stopped(self, timeout_s: float) -> bool:
+        ready, _, _ = select.select([self._stop_read], [], [], max(0.0, timeout_s))
+        return bool(ready)
+
+    def _next_poll(self) -> float:
+        return time.monotonic() + self._poll_s * random.uniform(0.75, 1.25)
+
+    def _set_state(self, listening: bool, error: str | None = None) -> None:
+        if listening != self.state.listening or self.state.error == "starting":
+            if listening:
+                log.info("listening for changes")
+            else:
+                log.warning("not listening, polling every %g s: %s", self._poll_s, error)
+            self.state = WakeState(listening, time.monotonic(), error)
+
+    def _run(self) -> None:
+        backoff = 0.1
+        while not self._closed:
+            began = time.monotonic()
+            try:
+                self._watch()
+                return
+            except (StoreError, psycopg.Error, OSError) as error:
+                self._set_state(False, " ".join(str(error).split()))
+            except Exception as error:  # a defect here must not end the wakes: say it and carry on
+                log.exception("wakes: unexpected error")
+                self._set_state(False, repr(error))
+            if time.monotonic() - began > 5.0:
+                backoff = 0.1
+            self._signal()  # what came in between was missed: look
+            if self._stopped(backoff * random.uniform(0.5, 1.5)):
+                return
+            backoff = min(backoff * 2, _BACKOFF_CAP_S)
+
+    @abc.abstractmethod
+    def _watch(self) -> None:
+        """Watch until stopped (returns) or broken (raises)."""
+
+
+class PostgresWakes(Wakes):
+    """LISTEN on a connection of its own: autocommit, always drained, pinged, rebuilt when silent."""
+
+    def __init__(self, connect: Callable[[], PostgresDb], channels: Sequence[str], poll_s: float) -> None:
+        self._connect = connect
+        self._channels = tuple(channels)
+        super().__init__(poll_s)
+
+    def _watch(self) -> None:
+        db = self._connect()
+        raw: psycopg.Connection[Any] = db.raw
+        try:
+            raw.deadline_s = PING_DEADLINE_S  # type: ignore[attr-defined]
+            received: list[Wake] = []
+            raw.add_notify_handler(lambda n: received.append(Wake(n.channel, n.payload)))
+            for channel in self._channels:
+                db.run(f"listen {channel}")
+            self._set_state(True)
+            self._signal()
+            next_ping = time.monotonic() + PING_S
+            next_poll = self._next_poll()
+            while True:
+                timeout = min(next_ping, next_poll) - time.monotonic()
+                ready, _, _ = select.select([raw.fileno(), self._stop_read], [], [], max(0.0, timeout))
+                if self._stop_read in ready:
+                    return
+                if ready:
+                    raw.pgconn.consume_input()
+                    while (note := raw.pgconn.notifies()) is not None:
+                        received.append(Wake(note.relname.decode(), note.extra.decode("utf-8", "replace")))
+                if time.monotonic() >= next_ping:
+                    db.ping()
+                    next_ping = time.monotonic() + PING_S
+                if received:
+                    self._signal(received)
+                    received.clear()
+                if time.monotonic() >= next_poll:
+                    self._signal()
+                    next_poll = self._next_poll()
+        finally:
+            db.close()
+
+
+class SqliteWakes(Wakes):
+    """``PRAGMA data_version`` every 5 ms for a second after activity, every 25 ms when idle."""
+
+    ACTIVE_S = 0.005
+    IDLE_S = 0.025
+
+    def __init__(self, connect: Callable[[], SqliteDb], poll_s: float) -> None:
+        self._connect = connect
+        super().__init__(poll_s)
+
+    def _watch(self) -> None:
+        db = self._connect()
+        try:
+            version = db.data_version()
+            self._set_state(True)
+            self._signal()
+            active_until = 0.0
+            next_poll = self._next_poll()
+            while True:
+                now = time.monotonic()
+                if self._stopped(self.ACTIVE_S if now < active_until else self.IDLE_S):
+                    return
+                seen = db.data_version()
+                now = time.monotonic()
+                if seen != version:
+                    version = seen
+                    active_until = now + 1.0
+                    self._signal()
+                elif now >= next_poll:
+                    self._signal()
+                if now >= next_poll:
+                    next_poll = self._next_poll()
+        finally:
+            db.close()

@@ -1,0 +1,14 @@
+drop table boxes;
+drop table schedule_fires;
+drop table schedules;
+drop table services;
+drop table worker_controls;
+drop table worker_heartbeats;
+drop table input_submissions;
+drop table control_events;
+drop table job_events;
+drop table workflow_dispatch_events;
+drop table executions;
+drop table ingest_jobs;
+drop table workflow_node_jobs;
+drop table workflow_runs;

@@ -1,0 +1,144 @@
+"""Connections, dialects, wakes and locks on both stores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from engine.errors import ConfigError, ReadOnlyStore, StoreUnavailable
+from engine.store import Db, Json, Store
+from engine.store.locks import Exclusive, Presence, new_incarnation, present
+from tests.support import eventually
+
+
+def test_values_come_back_as_python_values(db: Db) -> None:
+    moment = datetime(2026, 11, 29, 12, 0, 0, 123456, tzinfo=UTC)
+    run_id = db.value(
+        "insert into workflow_runs (graph, context, created_at) values ({graph}, {context}{json}, {at}) returning id",
+        graph=Json({"nodes": [{"id": "a"}]}),
+        context='{"n": 1.5}',
+        at=moment,
+    )
+    row = db.one("select * from workflow_runs where id = {id}", id=run_id)
+    assert row is not None
+    assert row["graph"] == {"nodes": [{"id": "a"}]}
+    assert row["context"] == {"n": 1.5}
+    assert row["created_at"] == moment
+    assert db.one("select {text[context]} as context_json from workflow_runs where id {any[ids]}", ids=[run_id])
+
+
+def test_relative_times_use_the_database_clock(db: Db) -> None:
+    row = db.one("select {after[s]} as later_at, {before[s]} as sooner_at, {now} as now_at", s=90.5)
+    assert row is not None
+    tolerance = timedelta(milliseconds=2)
+    assert abs(row["later_at"] - row["now_at"] - timedelta(seconds=90.5)) < tolerance
+    assert abs(row["now_at"] - row["sooner_at"] - timedelta(seconds=90.5)) < tolerance
+
+
+def test_a_failed_transaction_leaves_nothing_and_a_savepoint_only_what_was_outside(db: Db) -> None:
+    with pytest.raises(RuntimeError):
+        with db.transaction():
+            db.run("insert into boxes (box) values ('a')")
+            raise RuntimeError
+    with db.transaction():
+        db.run("insert into boxes (box) values ('b')")
+        with pytest.raises(RuntimeError):
+            with db.transaction():
+                db.run("insert into boxes (box) values ('c')")
+                raise RuntimeError
+    assert [row["box"] for row in db.all("select box from boxes")] == ["b"]
+
+
+def test_a_read_only_connection_refuses_writes_with_one_clear_error(store: Store) -> None:
+    with store.connect("test", read_only=True) as db:
+        with pytest.raises(ReadOnlyStore, match="read-only"):
+            db.run("insert into boxes (box) values ('a')")
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "sqlite:x.db", "nonsense", "embedded:relative"])
+def test_a_wrong_url_is_refused_with_one_line(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Store(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreachable_server_is_one_clear_error_without_the_password() -> None:
+    store = Store("postgresql://someone:s3cret@127.0.0.1:1/none")
+    with pytest.raises(StoreUnavailable) as caught:
+        store.connect("test")
+    assert "s3cret" not in str(caught.value) + store.safe_url
+    assert "\n" not in str(caught.value)
+
+
+def test_copy_appends_rows(db: Db) -> None:
+    assert db.copy("ingest_jobs", ("task_name", "args"), (("t", f'{{"i": {i}}}') for i in range(1000))) == 1000
+    rows = db.all("select args from ingest_jobs order by id")
+    assert [row["args"]["i"] for row in rows] == list(range(1000))
+
+
+def test_an_insert_wakes_a_listener(store: Store) -> None:
+    with store.wakes(("ingest_job_ready",), poll_s=60.0) as wakes, store.connect("test") as db:
+        eventually(lambda: wakes.state.listening)
+        while wakes.wait(0.1) is not None:
+            pass
+        db.run("insert into ingest_jobs (task_name) values ('t')")
+        seen = wakes.wait(20.0)
+        assert seen is not None
+        if store.kind == "postgresql":
+            assert [(wake.channel, wake.payload) for wake in seen] == [("ingest_job_ready", "default")]
+
+
+def test_a_thousand_rows_in_one_statement_send_one_notification(pg_store: Store) -> None:
+    """Q17: notifications are per statement and distinct queue, never per row."""
+    with pg_store.wakes(("ingest_job_ready",), poll_s=60.0) as wakes, pg_store.connect("test") as db:
+        eventually(lambda: wakes.state.listening)
+        while wakes.wait(0.1) is not None:
+            pass
+        db.copy("ingest_jobs", ("task_name", "queue"), (("t", "a" if i % 2 else "b") for i in range(1000)))
+        db.run("insert into ingest_jobs (task_name, queue) values ('t', 'end')")
+        heard: list[str] = []
+        eventually(lambda: heard.extend(w.payload for w in wakes.wait(1.0) or []) or "end" in heard)
+        assert sorted(heard) == ["a", "b", "end"]
+
+
+def test_listen_comes_back_after_its_session_was_killed(pg_store: Store) -> None:
+    """Q13: the listener is rebuilt and hears again."""
+    with pg_store.wakes(("ingest_job_ready",), poll_s=60.0) as wakes, pg_store.connect("test") as db:
+        eventually(lambda: wakes.state.listening)
+        first = wakes.state.since
+        killed = db.all(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where application_name = 'flightdeck wakes' and datname = current_database()"
+        )
+        assert len(killed) == 1
+        eventually(lambda: wakes.state.listening and wakes.state.since > first)
+        while wakes.wait(0.1) is not None:
+            pass
+        db.run("insert into ingest_jobs (task_name) values ('t')")
+        eventually(lambda: any(w.channel == "ingest_job_ready" for w in wakes.wait(1.0) or []))
+
+
+def test_presence_is_seen_while_its_session_lives(store: Store) -> None:
+    incarnation, other = new_incarnation(), new_incarnation()
+    observer = store.connect("observer")
+    db = store.connect("lane")
+    mark = Presence(store, incarnation)
+    assert present(store, observer, [incarnation]) == set()
+    mark.hold(db)
+    assert present(store, observer, [incarnation, other, "not an incarnation"]) == {incarnation}
+    mark.release()
+    db.close()
+    eventually(lambda: not present(store, observer, [incarnation]))
+    observer.close()
+
+
+def test_an_exclusive_lock_has_one_holder_and_passes_on(store: Store) -> None:
+    with store.connect("one") as one, store.connect("two") as two:
+        first, second = Exclusive(store, "leader"), Exclusive(store, "leader")
+        assert first.try_acquire(one) and first.held
+        assert not second.try_acquire(two)
+        assert Exclusive(store, "another").try_acquire(two)
+        first.release()
+        assert second.try_acquire(two)
+        second.release()
