@@ -1,0 +1,100 @@
+"""What the demo's database holds before the first frame: three boxes, their hour, one parked lane. Under a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from engine.store import Db, Json
+from engine.telemetry.rollup import by_minute, minute_of, roll_up
+from engine.telemetry.sample import BOX_METRICS, BOX_RANGED, GPU_METRICS, GPU_RANGED, BoxSample
+from flightdeck.demo.boxes import PROFILES, BoxProfile
+from flightdeck.demo.sensors import facts, past_hour
+
+DATABASE = "flightdeck_demo"
+PARKED = ("kestrel", "cpu", "render")  # box, queue, project of the lane that is parked when the demo starts
+
+_TABLES = (
+    "workflow_runs, workflow_node_jobs, ingest_jobs, executions, workflow_dispatch_events, job_events, control_events, "
+    "input_submissions, worker_heartbeats, worker_controls, services, schedules, schedule_fires, boxes, flight_recorder, "
+    "flight_recorder_gpu, job_hardware"
+)
+
+
+def start_afresh(db: Db) -> None:
+    """Empty the demo's database, so that every demo begins the same. Refuses any other database."""
+    if db.value("select current_database()") != DATABASE:
+        raise RuntimeError("only the demo's own database is ever emptied")
+    db.run(f"truncate {_TABLES} restart identity")
+
+
+def seed(db: Db, profiles: Iterable[BoxProfile] = PROFILES) -> None:
+    """Write boxes, hour and parked lane in one transaction."""
+    now = db.now()
+    with db.transaction():
+        for profile in profiles:
+            write_box(db, profile)
+            samples, _ = past_hour(profile, now)
+            write_samples(db, list(history_rows(samples, now)))
+        box, queue, project = PARKED
+        db.run(
+            "insert into worker_controls (box, queue, project, desired, policy, reason, requested_by) "
+            "values ({box}, {queue}, {project}, 'off', 'hard', 'fan swap', 'ops')",
+            box=box,
+            queue=queue,
+            project=project,
+        )
+
+
+def write_box(db: Db, profile: BoxProfile) -> None:
+    known = facts(profile)
+    db.run(
+        "insert into boxes (box, machine_id, description, cpu_model, cores, mem_mb, gpus, driver, kernel, simulated) "
+        "values ({box}, {machine_id}, {description}, {cpu_model}, {cores}, {mem_mb}, {gpus}, {driver}, {kernel}, {true}) "
+        "on conflict (box) do nothing",
+        box=known.box,
+        machine_id=known.machine_id,
+        description=known.description,
+        cpu_model=known.cpu_model,
+        cores=known.cores,
+        mem_mb=known.mem_mb,
+        gpus=Json([gpu.values() for gpu in known.gpus]),
+        driver=known.driver,
+        kernel=known.kernel,
+    )
+
+
+def history_rows(samples: list[BoxSample], now: datetime) -> Iterator[BoxSample]:
+    """The past as a recorder would have left it: a row per whole minute, and the last two minutes in detail."""
+    for minute, group in by_minute(samples).items():
+        if minute < minute_of(now):
+            yield roll_up(group)
+    yield from (sample for sample in samples if sample.at >= minute_of(now) - timedelta(minutes=1))
+
+
+def write_samples(db: Db, samples: list[BoxSample]) -> None:
+    """Append rows of either tier."""
+    box_columns = ("box", "at", "tier", *BOX_METRICS, *_ranged(BOX_RANGED), "sensors")
+    gpu_columns = ("box", "at", "tier", *GPU_METRICS, *_ranged(GPU_RANGED))
+    db.copy("flight_recorder", box_columns, (_box_row(s) for s in samples))
+    db.copy("flight_recorder_gpu", gpu_columns, (row for s in samples for row in _gpu_rows(s)))
+
+
+def _ranged(metrics: Iterable[str]) -> list[str]:
+    return [f"{metric}_{end}" for metric in metrics for end in ("min", "max")]
+
+
+def _range_values(sample: Any, metrics: Iterable[str]) -> list[float | None]:
+    return [ends.get(metric) for metric in metrics for ends in (sample.low, sample.high)]
+
+
+def _box_row(sample: BoxSample) -> tuple[Any, ...]:
+    sensors = json.dumps(sample.sensors) if sample.sensors else None
+    return (sample.box, sample.at, sample.tier, *sample.values().values(), *_range_values(sample, BOX_RANGED), sensors)
+
+
+def _gpu_rows(sample: BoxSample) -> Iterator[tuple[Any, ...]]:
+    for gpu in sample.gpus:
+        yield (sample.box, sample.at, sample.tier, *gpu.values().values(), *_range_values(gpu, GPU_RANGED))
