@@ -108,9 +108,10 @@ def adopt(conn: Any) -> Db:
     if isinstance(conn, psycopg.Connection):
         return postgres.PostgresDb(conn)
     if isinstance(conn, sqlite3.Connection):
+        db = sqlite.SqliteDb(conn)
         if not conn.in_transaction and conn.isolation_level is not None:
-            conn.execute("begin immediate")  # what the driver would do at the first write; ours reads before it writes
-        return sqlite.SqliteDb(conn)
+            db.begin()  # the driver would begin at its first write only; ours reads before it writes
+        return db
     raise ConfigError(f"conn must be a psycopg or sqlite3 connection, got {type(conn).__name__}")
 
 

@@ -138,8 +138,14 @@ class PostgresDb(Db):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        with self._translated(), self.raw.transaction():
-            yield
+        with self._translated():
+            status = self.raw.info.transaction_status
+            if not self.raw.autocommit and status == psycopg.pq.TransactionStatus.IDLE:
+                # A caller's connection before its first statement: open the caller's transaction, so that ours is a
+                # savepoint in it. Without this the block below would be outermost, and commit.
+                self.raw.execute("select 1")
+            with self.raw.transaction():
+                yield
 
     def notify(self, channel: str, payload: str) -> None:
         self.run("select pg_notify({channel}, {payload})", channel=channel, payload=payload)

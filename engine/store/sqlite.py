@@ -120,6 +120,10 @@ class SqliteDb(Db):
         self._depth -= 1
         self._run_text("commit" if outermost else f"release {name}")
 
+    def begin(self) -> None:
+        """Open a transaction that somebody else will end."""
+        self._run_text("begin immediate")
+
     def notify(self, channel: str, payload: str) -> None:
         """Nothing: on SQLite the change itself is the wake."""
 

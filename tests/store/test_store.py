@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 
 from engine.errors import ConfigError, ReadOnlyStore, StoreUnavailable
-from engine.store import Db, Json, Store
+from engine.store import Db, Json, Store, adopt
 from engine.store.locks import Exclusive, Presence, new_incarnation, present
 from tests.support import eventually
 
@@ -142,3 +144,19 @@ def test_an_exclusive_lock_has_one_holder_and_passes_on(store: Store) -> None:
         first.release()
         assert second.try_acquire(two)
         second.release()
+
+
+def test_an_adopted_connection_commits_with_its_owner_and_not_before(store: Store, db: Db) -> None:
+    if store.kind == "postgresql":
+        conn: psycopg.Connection | sqlite3.Connection = psycopg.connect(store.url)
+    else:
+        assert store.path is not None
+        conn = sqlite3.connect(store.path)
+    for end, seen in (("rollback", 0), ("commit", 1)):
+        ours = adopt(conn)
+        with ours.transaction():
+            ours.run("insert into boxes (box) values ('a')")
+        assert db.value("select count(*) from boxes") == 0
+        getattr(conn, end)()
+        assert db.value("select count(*) from boxes") == seen
+    conn.close()
