@@ -1,0 +1,189 @@
+"""Flight Deck's engine: a fleet of boxes whose queue is a database. The public API; everything else is private.
+
+Calls that take ``conn`` accept a psycopg or sqlite3 connection and join its transaction; without one they open the
+configured store, do one thing and close it. Ids are texts. Errors are :class:`EngineError` and its subclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from engine import config as _config
+from engine.config import ConfigError, EngineError, configure
+from engine.registry import (
+    ingest_task,
+    node,
+    register_ingest_task,
+    register_model,
+    register_node,
+    register_workflow,
+)
+
+if TYPE_CHECKING:
+    from engine.queue.enqueue import Job
+    from engine.store import Db
+
+__all__ = [
+    "ConfigError",
+    "EngineError",
+    "bootstrap",
+    "cancel_job",
+    "cancel_run",
+    "complete_job",
+    "configure",
+    "cordon",
+    "enqueue_ingest_job",
+    "enqueue_many",
+    "fleet_snapshot",
+    "ingest_task",
+    "kill_job",
+    "node",
+    "park",
+    "register_ingest_task",
+    "register_model",
+    "register_node",
+    "register_workflow",
+    "resume",
+    "retry_job",
+    "run_next",
+    "submit_run",
+    "uncordon",
+]
+
+
+def bootstrap() -> list[int]:
+    """Bring the configured database to this program's schema; the versions applied. Idempotent."""
+    from engine.store import open_store
+    from engine.store.migrate import migrate
+
+    return migrate(open_store())
+
+
+def submit_run(
+    graph_or_name: Mapping[str, Any] | str,
+    context: Mapping[str, Any] | None = None,
+    priority: int = 100,
+    project: str | None = None,
+    conn: Any = None,
+) -> str:
+    """Start a graph (or a registered workflow); the run's id. Raises GraphError and PayloadError before any write."""
+    from engine.dag.runs import submit_run as submit
+
+    with _database(conn) as db:
+        return str(submit(db, graph_or_name, context, priority, _project(project)))
+
+
+def enqueue_ingest_job(
+    *,
+    task_name: str,
+    queue: str,
+    args: Mapping[str, Any] | None = None,
+    priority: int = 100,
+    max_attempts: int | None = None,
+    run_after: datetime | None = None,
+    idempotency_key: str | None = None,
+    project: str | None = None,
+    conn: Any = None,
+) -> Job:
+    """Queue one stand-alone job. Unknown task or queue, or a bad payload, is refused before any write."""
+    from engine.queue.enqueue import enqueue
+
+    with _database(conn) as db:
+        return enqueue(
+            db,
+            task_name=task_name,
+            queue=queue,
+            args=args,
+            priority=priority,
+            max_attempts=max_attempts,
+            run_after=run_after,
+            idempotency_key=idempotency_key,
+            project=_project(project),
+        )
+
+
+def enqueue_many(
+    *, task_name: str, queue: str, args_list: Sequence[Mapping[str, Any]], project: str | None = None, conn: Any = None
+) -> list[str]:
+    """Queue many jobs of one task at once (COPY); their ids, in order."""
+    from engine.queue.enqueue import enqueue_many as enqueue
+
+    with _database(conn) as db:
+        return [
+            str(i)
+            for i in enqueue(db, task_name=task_name, queue=queue, args_list=args_list, project=_project(project))
+        ]
+
+
+def complete_job(conn: Any, job: Any, result: Mapping[str, Any] | None) -> None:
+    """Complete ``ctx.job`` inside the task's own transaction. Raises StaleClaim when the claim is lost: roll back."""
+    from engine.queue.finish import complete_job as complete
+
+    complete(conn, job, result)
+
+
+def park(
+    *,
+    queue: str,
+    box: str | None = None,
+    policy: str = "hard",
+    project: str | None = None,
+    reason: str | None = None,
+    until: datetime | None = None,
+    requested_by: str | None = None,
+) -> str:
+    """Park a lane (``box``/``queue`` ``"*"``: all; ``box`` None: this box); what was done, in words."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.park(
+            db,
+            queue=queue,
+            box=box or _config.box_name(),
+            policy=policy,
+            project=_project(project),
+            reason=reason,
+            until=until,
+            requested_by=requested_by,
+        ).message
+
+
+def resume(
+    *, queue: str, box: str | None = None, project: str | None = None, requested_by: str | None = None
+) -> str:
+    """Let a parked lane work again; what was done, in words."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.resume(
+            db, queue=queue, box=box or _config.box_name(), project=_project(project), requested_by=requested_by
+        ).message
+
+
+def fleet_snapshot(project: str | None = None) -> dict[str, Any]:
+    """What the deck draws, as plain data."""
+    from engine.snapshot import fleet_snapshot as snapshot
+
+    return snapshot(project)
+
+
+def _project(project: str | None) -> str:
+    return _config.project_name() if project is None else project
+
+
+@contextmanager
+def _database(conn: Any = None) -> Iterator[Db]:
+    """The caller's connection, or one of our own on a store whose schema is there."""
+    from engine.store import adopt, open_store
+    from engine.store.migrate import ensure_schema
+
+    if conn is not None:
+        yield adopt(conn)
+        return
+    store = open_store()
+    ensure_schema(store, seconds=0)
+    with store.connect("api") as db:
+        yield db

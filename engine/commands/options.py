@@ -33,7 +33,7 @@ from typing import Annotated, Any
 import typer
 
 from engine import config
-from engine.errors import BadInput, ConfigError, EngineError, SchemaMismatch
+from engine.errors import BadInput, ConfigError, EngineError, SchemaMismatch, StoreError
 
 Db = Annotated[
     str | None,
@@ -111,12 +111,16 @@ def new_app(**options: Any) -> typer.Typer:
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
 
 
-def run_app(app: typer.Typer, name: str, args: list[str] | None = None) -> None:
-    """Run a console script: wrong use exits 2 with one line, an error of ours exits 1 (2 if a setting is wrong) with one line."""
+def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store_code: int = 1) -> None:
+    """Run a console script: wrong use exits 2 with one line, an error of ours exits 1 (2 if a setting is wrong) with one line.
+
+    ``store_code``: the exit code when the database refuses; 2 for commands that do one thing and do not wait for it.
+    """
     try:
         code = app(args=args, prog_name=name, standalone_mode=False)
     except EngineError as error:
-        fail(name, str(error), 2 if isinstance(error, BadInput | ConfigError | SchemaMismatch) else 1)
+        wrong_use = isinstance(error, BadInput | ConfigError | SchemaMismatch)
+        fail(name, str(error), 2 if wrong_use else store_code if isinstance(error, StoreError) else 1)
     except typer.Abort:
         fail(name, "aborted", 1)
     except KeyboardInterrupt:

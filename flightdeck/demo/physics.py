@@ -198,9 +198,7 @@ class BoxModel:
         self.clock_s += dt_s
         gpu_load = load.gpus + (0.0,) * (len(self.gpus) - len(load.gpus))
         vram = load.vram_mb + (0.0,) * (len(self.gpus) - len(load.vram_mb))
-        gpus = tuple(
-            model.step(dt_s, gpu_load[i], 420.0 + vram[i], self.air_c) for i, model in enumerate(self.gpus)
-        )
+        gpus = tuple(model.step(dt_s, gpu_load[i], 420.0 + vram[i], self.air_c) for i, model in enumerate(self.gpus))
 
         noise = rng.random()
         busy = min(1.0, load.cores / p.cores + 0.006 + 0.012 * noise)

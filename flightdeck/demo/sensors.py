@@ -101,7 +101,8 @@ def sample(profile: BoxProfile, reading: BoxReading, at: datetime) -> BoxSample:
         load1=reading.load1,
         cpu_mhz=reading.cpu_mhz,
         cpu_temp_c=reading.cpu_temp_c,
-        mem_used_mb=reading.mem_mb + sum(g.mem_mb for g, p in zip(reading.gpus, profile.gpus, strict=True) if p.mem_mb is None),
+        mem_used_mb=reading.mem_mb
+        + sum(g.mem_mb for g, p in zip(reading.gpus, profile.gpus, strict=True) if p.mem_mb is None),
         mem_total_mb=profile.mem_mb,
         swap_used_mb=0.0,
         zone_max_c=zone_c,
@@ -185,7 +186,9 @@ _QUIET = {"kestrel": ((0.0, 0.09), (0.44, 0.49)), "harrier": ((0.21, 0.33), (0.6
 class _Slot:
     """One slot's row of jobs over the hour."""
 
-    def __init__(self, rng: random.Random, kinds: list[str], run_s: tuple[float, float], gap_s: tuple[float, float]) -> None:
+    def __init__(
+        self, rng: random.Random, kinds: list[str], run_s: tuple[float, float], gap_s: tuple[float, float]
+    ) -> None:
         self._rng, self._kinds, self._run_s, self._gap_s = rng, kinds, run_s, gap_s
         self._until = rng.uniform(0, 60)
         self._kind: str | None = None

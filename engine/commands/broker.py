@@ -1,0 +1,98 @@
+"""``queue-broker``: make, show and take back the schema of a fleet's database."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from engine import config
+from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
+from engine.errors import BadInput, SchemaMismatch
+from engine.store import Store, open_store
+from engine.store import migrate as migrations
+
+app = new_app(help="The database of a fleet.\n\nExample: queue-broker bootstrap --db postgresql://db/fleet")
+
+
+@app.command()
+def bootstrap(
+    db: Db = None, project: Project = None, box: Box = None, app_module: App = None, log_level: LogLevel = None
+) -> None:
+    """Bring the database to this program's schema. Idempotent.
+
+    Example: queue-broker bootstrap --db postgresql://db/fleet
+    """
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    store = open_store()
+    applied = migrations.migrate(store)
+    done = f"applied {', '.join(map(str, applied))}" if applied else "nothing to do"
+    print(f"{store.safe_url}: schema {migrations.required_version(store)}, {done}")
+
+
+@app.command()
+def status(
+    db: Db = None, project: Project = None, box: Box = None, app_module: App = None, log_level: LogLevel = None
+) -> None:
+    """Say what schema the database has, who leads, and what is queued and running.
+
+    Example: queue-broker status --db sqlite:////var/lib/flightdeck/fleet.db
+    """
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    store = open_store()
+    with store.connect("queue-broker", read_only=True) as conn:
+        migrations.check_schema(store, conn)
+        version = migrations.schema_version(conn)
+        from engine.queue.snapshot import queue_view
+
+        view = queue_view(conn, str(config.get("project")) or None)
+    print(f"{store.safe_url}: schema {version}")
+    leader = view["leader"]
+    print(f"leader: {leader['box'] if leader else 'none'}")
+    print(f"lanes: {len(view['lanes'])}")
+    for entry in view["projects"]:
+        name = entry["project"] or "(default)"
+        print(f"project {name}: {entry['queued']} queued, {entry['running']} running")
+
+
+@app.command()
+def downgrade(
+    to: Annotated[int, typer.Option("--to", metavar="VERSION", min=0, help="The version to go back to; 0 drops all")],
+    force: Annotated[bool, typer.Option("--force", help="Also where the name does not end in _test")] = False,
+    db: Db = None,
+    project: Project = None,
+    box: Box = None,
+    app_module: App = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Take migrations back, and with them the data in what they made. Refused without --force unless the name ends in _test.
+
+    Example: queue-broker downgrade --to 1 --db postgresql://db/fleet_test
+    """
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    store = open_store()
+    name = _name(store)
+    if not force and not name.endswith("_test"):
+        raise BadInput(f"downgrade drops data and {name} does not end in _test: say --force if you mean it")
+    with store.connect("queue-broker", read_only=True) as conn:
+        version = migrations.schema_version(conn)
+    if version is None:
+        raise SchemaMismatch(f"{store.safe_url}: no schema yet, nothing to take back")
+    undone = migrations.downgrade(store, to)
+    done = f"took back {', '.join(map(str, undone))}" if undone else "nothing to do"
+    print(f"{store.safe_url}: schema {min(version, to)}, {done}")
+
+
+def _name(store: Store) -> str:
+    if store.path is not None:
+        return store.path.stem
+    with store.connect("queue-broker", read_only=True) as conn:
+        return str(conn.value("select current_database()"))
+
+
+def main() -> None:
+    run_app(app, "queue-broker", store_code=2)
+
+
+if __name__ == "__main__":
+    main()
