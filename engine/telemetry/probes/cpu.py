@@ -60,7 +60,7 @@ class CpuProbe:
             if name in before and (passed := all_ticks - before[name][1]) > 0:
                 shares[name] = min(100.0, max(0.0, 100.0 * (busy - before[name][0]) / passed))
         overall = shares.pop("cpu", None)
-        return overall, worst(shares.values())
+        return overall, worst((overall, *shares.values()))  # ticks are coarse: no core is idler than the mean
 
     def _find_clocks(self) -> list[str]:
         found = [

@@ -82,6 +82,7 @@ class ThermalProbe:
         inputs = sorted(name for name in files.children(path) if name.endswith(("_input", "_average")))
         labels = {name: files.text(f"{path}/{name.rsplit('_', 1)[0]}_label") for name in inputs}
         packages = any((label or "").startswith("Package") for label in labels.values())
+        die = "Tdie" in labels.values()
         for name in inputs:
             sensor = name.rsplit("_", 1)[0]
             label = f"{chip} {labels[name] or sensor}"
@@ -90,6 +91,8 @@ class ThermalProbe:
                     continue  # the package is the hottest of its cores
                 if chip == "acpitz":
                     continue  # the thermal zone says the same
+                if die and labels[name] == "Tctl":
+                    continue  # the same die plus a constant, for the fan's sake
                 label = _unused(label, self._zones)
                 self._zones[label] = _celsius(f"{path}/{name}", f"{path}/{sensor}_fault")
                 if chip in CPU_CHIPS:
