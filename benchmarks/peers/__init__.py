@@ -1,0 +1,1 @@
+"""Whom we measure against, each in a process of its own, with its documented best settings."""
