@@ -1,0 +1,204 @@
+"""Taking jobs: one statement per claim, exactly once, in the order of the contract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from engine import config
+from engine.queue.claim_sql import claim_statement
+from engine.queue.claim_sqlite import take_sqlite
+from engine.queue.ends import cancel_orphans
+from engine.queue.family import Family
+from engine.queue.workers import Worker
+from engine.store import Db
+
+EXACT_EVERY_S = 10.0  # how late a job that has waited too long for its model may be found
+MAX_LOOK = 1 << 15
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """What a lane asks for.
+
+    ``n`` rows at most, leased for ``lease_s`` seconds. ``host_priority`` negative: newest first inside a band. A gpu
+    lane names the ``models`` that it knows and that fit; ``model_rows`` and ``free_rows`` say which of the two kinds of
+    rows the free slots take; ``loaded_model`` is warm (None: rows without a model are). ``begin`` False: claimed ahead,
+    started_at stays null.
+    """
+
+    worker: Worker
+    n: int
+    lease_s: float
+    host_priority: int = 0
+    models: tuple[str, ...] | None = None
+    loaded_model: str | None = None
+    affinity_max_wait_s: float = 600.0
+    model_rows: bool = True
+    free_rows: bool = True
+    begin: bool = True
+
+    @property
+    def by_model(self) -> bool:
+        """Whether rows of this queue may want a model."""
+        return self.worker.queue == "gpu"
+
+    @property
+    def wanted_models(self) -> tuple[str, ...]:
+        """The models whose rows may be taken; '' stands for none."""
+        named = tuple(dict.fromkeys(self.models or ())) if self.model_rows else ()
+        return (("",) if self.free_rows else ()) + tuple(model for model in named if model)
+
+
+@dataclass(frozen=True)
+class ClaimedJob:
+    """One attempt of one job, as claimed. ``payload`` is JSON text, unparsed; ``claimed_mono`` is time.monotonic()."""
+
+    family: Family
+    id: int
+    fencing_token: int
+    attempt: int
+    name: str
+    run_id: int | None
+    node_id: str | None
+    payload: str
+    required_model: str | None
+    priority: int
+    is_priority: bool
+    project: str
+    queue: str
+    budget_s: float | None
+    failures: int
+    max_attempts: int
+    watchdog_retries: int
+    losses: int
+    ahead: bool
+    claimed_mono: float
+
+
+def claim(db: Db, request: ClaimRequest) -> list[ClaimedJob]:
+    """Take up to ``n`` jobs, most urgent first. Raises StoreUnavailable."""
+    if request.n <= 0:
+        return []
+    plan = Plan.for_request(db, request)
+    began = time.monotonic()
+    claimed, more = take(db, request, plan)
+    return top_up(db, request, plan, jobs(request, claimed, began), more)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to look: rows per class, and whether each band is opened (see claim_sql)."""
+
+    look: int
+    bands: bool
+
+    @staticmethod
+    def for_request(db: Db, request: ClaimRequest) -> Plan:
+        look = 8
+        while look < 2 * request.n:
+            look *= 2
+        return Plan(look, bands=request.host_priority < 0 or (request.by_model and _exact_due(db)))
+
+
+# When a connection last made an exact claim by model. The cheap form looks at the head of each model's rows and can
+# overlook an aged job behind a more urgent band of its own model; the exact form opens every band (twice the cost).
+_exact_at: WeakKeyDictionary[Db, float] = WeakKeyDictionary()
+
+
+def _exact_due(db: Db) -> bool:
+    now = time.monotonic()
+    if now - _exact_at.get(db, float("-inf")) < EXACT_EVERY_S:
+        return False
+    _exact_at[db] = now
+    return True
+
+
+def take(db: Db, request: ClaimRequest, plan: Plan) -> tuple[list[dict[str, Any]], bool]:
+    """One look and its claim: the rows taken, in order, and whether looking further may find more."""
+    if db.kind == "sqlite":
+        with db.transaction():
+            return take_sqlite(
+                db,
+                request.worker.family,
+                params(request),
+                newest=request.host_priority < 0,
+                by_model=request.by_model,
+                bands=plan.bands,
+                look=plan.look,
+            )
+    sql = claim_statement(request.worker.family, request.by_model, request.host_priority < 0, plan.bands, plan.look)
+    return split(db.all(sql, **params(request)))
+
+
+def split(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """The claimed rows of an answer in their order, and whether it said that there is more."""
+    claimed = sorted((row for row in rows if row["kind"] == "claim"), key=lambda row: row["ord"])
+    return claimed, any(row["kind"] == "more" for row in rows)
+
+
+def top_up(db: Db, request: ClaimRequest, plan: Plan, got: list[ClaimedJob], more: bool) -> list[ClaimedJob]:
+    """Claim again while slots are free and the look-ahead was used up by rows that could not be taken.
+
+    They are other lanes' (locked, taken meanwhile), shunned, or of runs that are over; the last are cancelled here.
+    """
+    while more and len(got) < request.n and plan.look < MAX_LOOK:
+        worker = request.worker
+        orphans = cancel_orphans(db, worker.queue, worker.project) if worker.family.has_run else 0
+        if not orphans:
+            plan = Plan(plan.look * 2, bands=plan.bands or request.by_model)
+        rest = replace(request, n=request.n - len(got))
+        began = time.monotonic()
+        rows, more = take(db, rest, plan)
+        got = got + jobs(rest, rows, began)
+    return got
+
+
+def params(request: ClaimRequest) -> dict[str, Any]:
+    """The parameters of a claim statement."""
+    worker = request.worker
+    return {
+        "queue": worker.queue,
+        "project": worker.project,
+        "box": worker.box,
+        "owner": worker.owner,
+        "n": request.n,
+        "lease_s": float(request.lease_s),
+        "shun_s": float(config.get("shun_seconds")),
+        "begin": request.begin,
+        "models": list(request.wanted_models),
+        "loaded": request.loaded_model or "",
+        "wait_s": float(request.affinity_max_wait_s),
+    }
+
+
+def jobs(request: ClaimRequest, rows: Sequence[Mapping[str, Any]], began: float) -> list[ClaimedJob]:
+    """Claimed rows as jobs; ``began``: monotonic time before the statement, from which the lease counts at the latest."""
+    return [
+        ClaimedJob(
+            family=request.worker.family,
+            id=row["id"],
+            fencing_token=row["fencing_token"],
+            attempt=row["attempt"],
+            name=row["name"],
+            run_id=row["run_id"],
+            node_id=row["node_id"],
+            payload=row["payload"],
+            required_model=row["required_model"],
+            priority=row["priority"],
+            is_priority=bool(row["is_priority"]),
+            project=row["project"],
+            queue=row["queue"],
+            budget_s=row["budget_s"],
+            failures=row["failures"],
+            max_attempts=row["max_attempts"],
+            watchdog_retries=row["watchdog_retries"],
+            losses=row["losses"],
+            ahead=not request.begin,
+            claimed_mono=began,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,179 @@
+"""job_events: append-only history; one row for the end of every attempt and for everything unusual."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.queue.family import Family
+from engine.store import Db
+
+COLUMNS = (
+    "family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, elapsed_s, "
+    "detail, project"
+)
+
+
+def record(
+    db: Db,
+    *,
+    family: Family | str,
+    job_id: int,
+    event_type: str,
+    run_id: int | None = None,
+    node_id: str | None = None,
+    attempt: int | None = None,
+    fencing_token: int | None = None,
+    cause: str | None = None,
+    box: str | None = None,
+    queue: str | None = None,
+    exit_code: int | None = None,
+    elapsed_s: float | None = None,
+    detail: Mapping[str, Any] | None = None,
+    project: str = "",
+) -> None:
+    """Append one event, in the caller's transaction if there is one."""
+    db.run(
+        f"insert into job_events ({COLUMNS}) values ({{family}}, {{job_id}}, {{run_id}}, {{node_id}}, {{attempt}}, "
+        "{fencing_token}, {event_type}, {cause}, {box}, {queue}, {exit_code}, {elapsed_s}, {detail}{json}, {project})",
+        family=family if isinstance(family, str) else family.name,
+        job_id=job_id,
+        run_id=run_id,
+        node_id=node_id,
+        attempt=attempt,
+        fencing_token=fencing_token,
+        event_type=event_type,
+        cause=cause,
+        box=box,
+        queue=queue,
+        exit_code=exit_code,
+        elapsed_s=elapsed_s,
+        detail=json.dumps(dict(detail or {}), default=str),
+        project=project,
+    )
+
+
+def record_for(
+    db: Db,
+    family: Family,
+    row: Mapping[str, Any],
+    event_type: str,
+    *,
+    cause: str | None = None,
+    box: str | None = None,
+    exit_code: int | None = None,
+    elapsed_s: float | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Append one event about the job whose row this is; ``box`` defaults to the box that holds the row."""
+    record(
+        db,
+        family=family,
+        job_id=row["id"],
+        run_id=row.get("run_id"),
+        node_id=row.get("node_id"),
+        attempt=row["attempt"],
+        fencing_token=row["fencing_token"],
+        event_type=event_type,
+        cause=cause,
+        box=box or row.get("claimed_box"),
+        queue=row["queue"],
+        exit_code=exit_code,
+        elapsed_s=elapsed_s,
+        detail=detail,
+        project=row["project"],
+    )
+
+
+def record_rows(
+    db: Db,
+    family: Family,
+    ids: Sequence[int],
+    event_type: str,
+    *,
+    cause: str | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Append one event for each of these jobs, from their rows as they are now in this transaction."""
+    run = "run_id, node_id" if family.has_run else "null, null"
+    db.run(
+        f"insert into job_events ({COLUMNS}) select {{family}}, id, {run}, attempt, fencing_token, {{event_type}}, "
+        f"{{cause}}, claimed_box, queue, null, null, {{detail}}{{json}}, project from {family.table} where id {{any[ids]}}",
+        family=family.name,
+        event_type=event_type,
+        cause=cause,
+        detail=json.dumps(dict(detail or {}), default=str),
+        ids=list(ids),
+    )
+
+
+def recent(db: Db, limit: int = 50, project: str | None = None, after_id: int | None = None) -> list[dict[str, Any]]:
+    """The newest ``limit`` events, newest first; only those above ``after_id`` and of ``project`` when given.
+
+    A project is looked for among the last 5,000 events only: a quiet project must not cost a walk through history.
+    """
+    rows = db.all(
+        "select id, family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, "
+        "elapsed_s, detail, project, created_at from (select * from job_events where id > {after_id} "
+        "order by id desc limit {depth}) e where (1 = {every} or e.project = {project}) order by id desc limit {limit}",
+        after_id=after_id or 0,
+        depth=limit if project is None else max(limit, 5000),
+        every=1 if project is None else 0,
+        project=project or "",
+        limit=limit,
+    )
+    return [
+        {
+            "id": str(row["id"]),
+            "at": row["created_at"],
+            "family": row["family"],
+            "job_id": str(row["job_id"]),
+            "run_id": None if row["run_id"] is None else str(row["run_id"]),
+            "node_id": row["node_id"],
+            "attempt": row["attempt"],
+            "box": row["box"],
+            "queue": row["queue"],
+            "project": row["project"],
+            "type": row["event_type"],
+            "cause": row["cause"],
+            "exit_code": row["exit_code"],
+            "elapsed_s": row["elapsed_s"],
+            "detail": row["detail"],
+            "text": describe(row),
+        }
+        for row in rows
+    ]
+
+
+_WORDS = {
+    "stall_suspected": "stall not confirmed",
+    "trip": "watchdog trip",
+    "lost_claim": "lost its claim",
+    "stale_write": "late write dropped",
+}
+_CAUSES = {
+    "executor_died": "executor died",
+    "lane_lost": "lane lost",
+    "lease_lapsed": "lease lapsed",
+    "operator_stop": "operator stop",
+    "drain": "drain",
+    "trip": "watchdog trip",
+    "retry": "retry after an error",
+    "handed_back": "handed back unbegun",
+}
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """One line for people: what happened, where, to which job, why."""
+    where = " ".join(part for part in (row.get("box"), row.get("queue")) if part)
+    what = str(row.get("node_id") or f"job {row['job_id']}")
+    happened = _WORDS.get(row["event_type"], str(row["event_type"]).replace("_", " "))
+    if row.get("cause"):
+        happened += f" ({_CAUSES.get(row['cause'], row['cause'])})"
+    if row.get("exit_code"):
+        happened += f", exit {row['exit_code']}"
+    detail = row.get("detail") or {}
+    reason = detail.get("error") or detail.get("reason") if isinstance(detail, Mapping) else None
+    text = f"{where}: {what} {happened}" if where else f"{what} {happened}"
+    return f"{text}: {str(reason).splitlines()[0][:200]}" if reason else text

@@ -1,0 +1,96 @@
+"""The fused statement for PostgreSQL: finish k jobs, their history, outbox and effects, and claim n more; one commit.
+
+A completion costs one round trip and one fsync, shared by everything that happened since the last one; claim and
+finish as two commits halve the rate of a slot.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from engine.queue.claim_sql import CLAIM_COLUMNS, claim_ctes, claim_rows
+from engine.queue.events import COLUMNS
+from engine.queue.family import Family
+
+# Under the row's lock: a cancel that was asked for wins over what the attempt reports; an error with attempts left
+# goes back into the queue.
+_BECOMES = (
+    "case when j.cancel_requested or d.outcome = 'cancelled' then 'cancelled' "
+    "when d.outcome = 'failed' and j.failures + 1 < j.max_attempts then 'queued' else d.outcome end"
+)
+_SPENT = "case when d.outcome = 'failed' and not j.cancel_requested then 1 else 0 end"
+# 1 s, 2 s, 4 s ... 10 minutes, a quarter up or down.
+_BACKOFF = "make_interval(secs => least(600, power(2, least(j.failures, 16))) * (0.75 + 0.5 * random()))"
+
+
+@lru_cache(maxsize=256)
+def finish_statement(family: Family, claim: tuple[bool, bool, bool, int] | None) -> str:
+    """Rows of kind ``done`` and ``stale`` (their id), and, with ``claim`` = (by_model, newest, bands, look), of ``claim``
+    and ``more``."""
+    table, becomes = family.table, _BECOMES
+    ctes = [
+        # Locks are taken in the order of the ids, as everywhere.
+        "done as materialized (select * from unnest({ids}::bigint[], {tokens}::bigint[], {outcomes}::text[], "
+        "{outputs}::text[], {errors}::text[], {elapsed}::float8[], {exits}::int[], {details}::text[]) "
+        "as d(id, token, outcome, output, error, elapsed_s, exit_code, detail) order by id)",
+        f"fin as (update {table} j set status = {becomes}, "
+        f"{family.output_column} = case when {becomes} = 'completed' then d.output::jsonb end, "
+        f"error = case {becomes} when 'completed' then null when 'cancelled' then coalesce(d.error, 'cancelled') "
+        "else d.error end, "
+        f"failures = j.failures + {_SPENT}, "
+        f"finished_at = case when {becomes} <> 'queued' then {{now}} end, "
+        f"run_after = case when {becomes} = 'queued' then {{now}} + {_BACKOFF} else j.run_after end, "
+        f"claimed_by = case when {becomes} <> 'queued' then j.claimed_by end, "
+        f"claimed_box = case when {becomes} <> 'queued' then j.claimed_box end, "
+        f"claimed_at = case when {becomes} <> 'queued' then j.claimed_at end, "
+        f"started_at = case when {becomes} <> 'queued' then coalesce(j.started_at, {{now}}) end, "
+        f"progress_pct = case when {becomes} <> 'queued' then j.progress_pct end, "
+        f"progress_text = case when {becomes} <> 'queued' then j.progress_text end, "
+        "lease_expires_at = null, kill_requested = false "
+        "from done d where j.id = d.id and j.fencing_token = d.token and j.status = 'running' "
+        f"returning j.id, j.status, j.attempt, j.fencing_token, j.queue, j.project, {_run(family, 'j')}, "
+        f"j.{family.output_column} as output, d.elapsed_s, d.exit_code, d.detail, j.started_at)",
+        # The same outcome of the same attempt once more: the first answer was lost on the way, not the claim.
+        f"late as (select d.*, j.status, j.attempt, j.fencing_token as fence, j.claimed_by, j.queue, j.project, "
+        f"{_run(family, 'j')}, coalesce(j.fencing_token = d.token and j.status = d.outcome, false) as again "
+        f"from done d left join {table} j on j.id = d.id where d.id not in (select id from fin))",
+        f"history as (insert into job_events ({COLUMNS}) "
+        f"select '{family.name}', f.id, f.run_id, f.node_id, f.attempt, f.fencing_token, "
+        "case f.status when 'queued' then 'requeued' else f.status end, case f.status when 'queued' then 'retry' end, "
+        "{box}, f.queue, f.exit_code, coalesce(f.elapsed_s, extract(epoch from {clock} - f.started_at)), "
+        "f.detail::jsonb, f.project from fin f union all "
+        f"select '{family.name}', l.id, l.run_id, l.node_id, l.attempt, l.token, 'stale_write', null, {{box}}, "
+        "coalesce(l.queue, {lane}), l.exit_code, l.elapsed_s, jsonb_build_object('wrote', l.outcome, 'status', l.status, "
+        "'fencing_token', l.fence, 'owner', l.claimed_by), coalesce(l.project, '') from late l where not l.again)",
+    ]
+    if family.has_run:
+        ctes.append(
+            "effects as (insert into workflow_dispatch_events (run_id, node_id, kind) "
+            "select f.run_id, f.node_id, case f.status when 'completed' then 'completed' else 'failed' end "
+            "from fin f where f.status <> 'queued' order by f.id)"
+        )
+    else:
+        ctes.append(
+            "effects as (insert into executions (job_id, fencing_token, worker, result) "
+            "select f.id, f.fencing_token, {owner}, f.output from fin f where f.status = 'completed' "
+            "on conflict (job_id) do nothing)"
+        )
+    rows = (
+        f"select 'done' as kind, id, {_nulls(1)} from fin union all "
+        f"select case when again then 'done' else 'stale' end, id, {_nulls(1)} from late"
+    )
+    if claim is None:
+        return f"with {', '.join(ctes)} {rows.replace(', ' + _nulls(1), '')}"
+    by_model, newest, bands, look = claim
+    more, short = claim_ctes(family, by_model, newest, bands, look, after_fin=True)
+    return f"with recursive {', '.join(ctes)}, {more} {claim_rows(short)} union all {rows}"
+
+
+def _run(family: Family, alias: str) -> str:
+    if family.has_run:
+        return f"{alias}.run_id, {alias}.node_id"
+    return "null::bigint as run_id, null::text as node_id"
+
+
+def _nulls(used: int) -> str:
+    return ", ".join(["null"] * (CLAIM_COLUMNS.count(",") + 1 - used))

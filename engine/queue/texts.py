@@ -1,0 +1,48 @@
+"""Payloads and error texts on their way into a row: serialised, checked, cut, before any state changes."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from engine import config
+from engine.errors import PayloadError
+
+# PostgreSQL's jsonb has no NUL; an even number of backslashes before it means a literal "\u0000".
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def encode_payload(value: Any, what: str) -> str:
+    """``value`` as JSON text of at most ``payload_limit`` bytes (1 MiB). ``what`` names it in the error.
+
+    Raises PayloadError for what JSON or the database cannot hold (NaN, NUL, lone surrogates, other objects).
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(f"{what} does not serialise to JSON: {error}") from None
+    check_payload(text, what)
+    return text
+
+
+def check_payload(text: str, what: str) -> None:
+    """Refuse JSON text that is too large or that no database would store. Raises PayloadError."""
+    limit = int(config.get("payload_limit"))
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise PayloadError(f"{what} holds half a character (a lone surrogate), which cannot be stored") from None
+    if size > limit:
+        raise PayloadError(f"{what} is {size:,} bytes of JSON, more than the {limit:,} allowed")
+    if "\\u0000" in text and _NUL.search(text):
+        raise PayloadError(f"{what} holds a NUL character, which cannot be stored")
+
+
+def clean_text(text: str | None, limit: int | None = None) -> str | None:
+    """``text`` as a row can hold it: no NUL, no lone surrogates, at most ``limit`` characters (error_limit)."""
+    if text is None:
+        return None
+    if limit is None:
+        limit = int(config.get("error_limit"))
+    return text[:limit].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
