@@ -135,10 +135,15 @@ def park(
     until: datetime | None = None,
     requested_by: str | None = None,
 ) -> str:
-    """Park a lane (``box``/``queue`` ``"*"``: all; ``box`` None: this box); what was done, in words."""
+    """Order lanes off (``box``/``queue`` ``"*"``: all of them; ``box`` None: this box); what was done, in words.
+
+    hard: running jobs are killed and queued again at the front. drain: they end, nothing new is claimed.
+    """
+    from engine.orders import check_queue
     from engine.queue import operate
 
     with _database() as db:
+        check_queue(db, queue)
         return operate.park(
             db,
             queue=queue,
@@ -151,16 +156,94 @@ def park(
         ).message
 
 
-def resume(
-    *, queue: str, box: str | None = None, project: str | None = None, requested_by: str | None = None
-) -> str:
-    """Let a parked lane work again; what was done, in words."""
+def resume(*, queue: str, box: str | None = None, project: str | None = None, requested_by: str | None = None) -> str:
+    """Order lanes on; what was done, in words."""
+    from engine.orders import check_queue
     from engine.queue import operate
 
     with _database() as db:
+        check_queue(db, queue)
         return operate.resume(
             db, queue=queue, box=box or _config.box_name(), project=_project(project), requested_by=requested_by
         ).message
+
+
+def cordon(
+    *,
+    box: str | None = None,
+    policy: str = "hard",
+    project: str | None = None,
+    reason: str | None = None,
+    until: datetime | None = None,
+    requested_by: str | None = None,
+) -> str:
+    """Order every lane of a box off, by one order that :func:`uncordon` removes; what was done, in words."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.cordon(
+            db,
+            box=box or _config.box_name(),
+            policy=policy,
+            project=_project(project),
+            reason=reason,
+            until=until,
+            requested_by=requested_by,
+        ).message
+
+
+def uncordon(*, box: str | None = None, project: str | None = None, requested_by: str | None = None) -> str:
+    """Remove a cordon, so that earlier orders for the box's lanes count again; what was done, in words."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.uncordon(
+            db, box=box or _config.box_name(), project=_project(project), requested_by=requested_by
+        ).message
+
+
+def run_next(job_id: int | str, requested_by: str | None = None) -> str:
+    """Flag a queued job to be claimed before everything else; what was done, or why nothing was."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.run_next(db, job_id, requested_by).message
+
+
+def cancel_job(job_id: int | str, requested_by: str | None = None) -> str:
+    """Cancel a queued job at once, ask a running one to stop; what was done, or why nothing was."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.cancel_job(db, job_id, requested_by).message
+
+
+def cancel_run(run_id: int | str, requested_by: str | None = None) -> str:
+    """Cancel a live run; what was done, or why nothing was."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.cancel_run(db, run_id, requested_by).message
+
+
+def kill_job(job_id: int | str, requested_by: str | None = None) -> str:
+    """Kill the executor of a running job, which is queued again with nothing spent; what was done, or why nothing was."""
+    from engine.queue import operate
+
+    with _database() as db:
+        return operate.kill_job(db, job_id, requested_by).message
+
+
+def retry_job(job_id: int | str, requested_by: str | None = None) -> str:
+    """Queue a failed or cancelled ingest job once more; the new job's id. Raises Conflict when there is nothing to retry."""
+    from engine.errors import Conflict
+    from engine.queue import operate
+
+    with _database() as db:
+        done = operate.retry_job(db, job_id, requested_by)
+    if done.id is None:
+        raise Conflict(done.message)
+    return done.id
 
 
 def fleet_snapshot(project: str | None = None) -> dict[str, Any]:

@@ -77,8 +77,18 @@ def view(
         }
         for name in names
     ]
-    rest = {k: v for k, v in found.items() if k not in ("at", "lanes", "jobs")}
-    return {"at": at.isoformat(), "store": db.kind, **rest, "boxes": boxes}, at
+    return {
+        "at": at.isoformat(),
+        "store": db.kind,
+        "leader": found["leader"],
+        "projects": found["projects"],
+        "queues": [
+            {"queue": queue, "project": name, "queued": count}
+            for (queue, name), count in sorted(found["queued"].items())
+        ],
+        "boxes": boxes,
+        "events": found["events"],
+    }, at
 
 
 def _life(at: datetime, sampled: datetime | None, lanes: list[dict[str, Any]]) -> dict[str, Any]:

@@ -65,7 +65,9 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         data = json.loads(text)
-        programs = tuple(Program(p["name"], tuple(p["argv"]), dict(p["env"]), p["after_s"]) for p in data.pop("programs"))
+        programs = tuple(
+            Program(p["name"], tuple(p["argv"]), dict(p["env"]), p["after_s"]) for p in data.pop("programs")
+        )
         return cls(programs=programs, **data)
 
 
@@ -317,6 +319,14 @@ class Line:
                 return False
         return True
 
+    def alive(self) -> bool:
+        """Whether the supervisor still answers."""
+        try:
+            self.ask("status")
+        except OSError:
+            return False
+        return True
+
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
@@ -325,8 +335,11 @@ class Line:
         self._sock.close()
 
 
-def start(plan: Plan) -> Line:
-    """Start a supervisor for ``plan`` in a process of its own, with this process as its owner."""
+def start(plan: Plan, env: Mapping[str, str] | None = None) -> Line:
+    """Start a supervisor for ``plan`` in a process of its own, with this process as its owner.
+
+    ``env``: the environment of everything in the plan, default ours.
+    """
     directory = Path(plan.directory)
     directory.mkdir(parents=True, exist_ok=True)
     plan_path = directory / "plan.json"
@@ -335,6 +348,7 @@ def start(plan: Plan) -> Line:
     with (directory / "supervisor.log").open("wb") as output:
         process = subprocess.Popen(
             (sys.executable, "-m", "flightdeck.supervise", str(plan_path), str(theirs.fileno())),
+            env=None if env is None else dict(env),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

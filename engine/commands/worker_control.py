@@ -1,0 +1,109 @@
+"""``queue-worker-control``: park and resume lanes, cordon boxes."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from engine import config
+from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
+from engine.errors import BadInput
+from engine.orders import check_queue
+from engine.queue import operate
+from engine.store import open_store
+from engine.store.migrate import ensure_schema
+
+app = new_app()
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@app.command()
+def command(
+    queue: Annotated[str | None, typer.Option("--queue", metavar="Q", help="The lane's queue")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Park")] = False,
+    on: Annotated[bool, typer.Option("--on", help="Resume")] = False,
+    all_boxes: Annotated[bool, typer.Option("--all-boxes", help="That queue on every box")] = False,
+    all_queues: Annotated[
+        bool, typer.Option("--all-queues", help="Every queue of the box: cordon with --off, uncordon with --on")
+    ] = False,
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="hard|drain", help="hard: stop what runs; drain: let it end")
+    ] = "hard",
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the others")] = None,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="The order lapses after 90s, 30m, 2h, 1d")
+    ] = None,
+    db: Db = None,
+    project: Project = None,
+    box: Box = None,
+    app_module: App = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Park a lane of this box (or of --box, or of all boxes) and resume it. --off kills what runs and queues it again.
+
+    Example: queue-worker-control --queue gpu --off --policy drain --reason "new driver" --for 2h
+    """
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    if on == off:
+        raise BadInput("say either --off or --on")
+    if (queue is None) != all_queues:
+        raise BadInput("say either --queue Q or --all-queues")
+    if all_boxes and box is not None:
+        raise BadInput("say either --box or --all-boxes")
+    if on and (policy != "hard" or for_ is not None):
+        raise BadInput("--policy and --for go with --off")
+    if queue == "*":
+        raise BadInput("say --all-queues for every queue")
+    span = parse_span(for_) if for_ is not None else None
+    if policy not in ("hard", "drain"):
+        raise BadInput(f"--policy: hard or drain, not {policy!r}")
+    where = "*" if all_boxes else config.box_name()
+    who = f"{_user()}@{socket.gethostname()}"
+    store = open_store()
+    ensure_schema(store, seconds=0)
+    with store.connect("queue-worker-control") as conn:
+        if queue is not None:
+            check_queue(conn, queue)
+        until = conn.now() + span if span else None
+        if off and all_queues and not all_boxes:
+            done = operate.cordon(conn, box=where, policy=policy, reason=reason, until=until, requested_by=who)
+        elif off:
+            done = operate.park(
+                conn, box=where, queue=queue or "*", policy=policy, reason=reason, until=until, requested_by=who
+            )
+        elif all_queues and not all_boxes:
+            done = operate.uncordon(conn, box=where, requested_by=who)
+        else:
+            done = operate.resume(conn, box=where, queue=queue or "*", reason=reason, requested_by=who)
+    print(done.message)
+
+
+def parse_span(text: str) -> timedelta:
+    """``90s``, ``30m``, ``2h``, ``1d``, or seconds. Raises BadInput."""
+    match = _SPAN.fullmatch(text.strip().lower())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not 0 < seconds <= 3650 * 86400:
+        raise BadInput(f"--for: {text!r} is no time span; write 90s, 30m, 2h or 1d")
+    return timedelta(seconds=seconds)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def main() -> None:
+    run_app(app, "queue-worker-control", store_code=2)
+
+
+if __name__ == "__main__":
+    main()

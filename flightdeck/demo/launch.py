@@ -1,0 +1,156 @@
+"""``flightdeck demo``: a living fleet of four boxes out of nothing, gone again with the deck.
+
+The order is for the first frame: server, schema, a seeded hour, then the deck; the fleet itself starts beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine import config
+from engine.errors import ConfigError
+from engine.store import Store, embedded
+from engine.store.migrate import migrate
+from flightdeck import supervise
+from flightdeck.demo import seed
+from flightdeck.supervise import Line, Plan, Program
+
+INGEST_QUEUES = ("imports", "thumbnails")
+APP = "flightdeck.demo.jobs"
+STOP_S = 4.0
+
+# box (None: this one), queue, project, slots
+LANES: tuple[tuple[str | None, str, str, int], ...] = (
+    ("kestrel", "gpu", "render", 1),
+    ("kestrel", "cpu", "render", 2),
+    ("harrier", "gpu", "speech", 1),
+    ("harrier", "cpu", "speech", 2),
+    ("harrier", "imports", "", 1),
+    ("osprey", "gpu", "render", 1),
+    ("osprey", "gpu", "speech", 1),
+    ("osprey", "cpu", "render", 2),
+    (None, "cpu", "speech", 1),
+    (None, "thumbnails", "", 1),
+)
+
+
+def default_dir() -> Path:
+    """Where the demo keeps its server and logs."""
+    return config.data_dir() / "demo"
+
+
+def run(run_deck: Callable[[Store], None] | None, directory: Path | None = None, *, keep_data: bool = False) -> None:
+    """Start the demo, show it, stop it. ``run_deck`` None: print the database's URL and wait for a signal.
+
+    A second demo in the same directory only looks at the first one.
+    """
+    directory = (directory or default_dir()).expanduser().absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    with _only_one(directory) as first:
+        if not first:
+            _look_on(run_deck, directory)
+            return
+        url = f"embedded:///{directory / 'postgres'}?dbname={seed.DATABASE}"
+        store = Store(url)
+        line: Line | None = None
+        try:
+            prepare(store, afresh=not keep_data)
+            server_url = embedded.server_for(url)[0].url(seed.DATABASE)
+            line = supervise.start(plan(directory, url, server_url), clean_environment())
+            _tell(directory, server_url)
+            if run_deck is None:
+                _wait_for_a_signal(server_url)
+            else:
+                run_deck(store)
+        finally:
+            if line is not None:
+                line.end("stop", STOP_S + 6.0)
+                line.close()
+            embedded.release(directory / "postgres")
+
+
+def prepare(store: Store, afresh: bool = True) -> None:
+    """Schema and seed. The demo's database is emptied first, so that every demo begins the same."""
+    migrate(store)
+    with store.connect("demo") as db:
+        if afresh:
+            seed.start_afresh(db)
+            seed.seed(db)
+
+
+def plan(directory: Path, url: str, server_url: str) -> Plan:
+    """Every process of the demo. ``url`` keeps the server up; ``server_url`` is what the processes connect to."""
+    python = sys.executable
+    common = {
+        "FLIGHTDECK_DB_URL": server_url,
+        "FLIGHTDECK_APP": APP,
+        "FLIGHTDECK_INGEST_QUEUES": ",".join(INGEST_QUEUES),
+        "FLIGHTDECK_GRACE": "0.5",
+        "FLIGHTDECK_LOG_LEVEL": "warning",
+    }
+    programs = [
+        Program("orchestrator", (python, "-m", "engine.commands.orchestrator"), common),
+        Program("recorders", (python, "-m", "flightdeck.demo.recorders"), common),
+        Program("recorder", (python, "-m", "engine.commands.recorder"), common, after_s=0.3),
+        Program("workload", (python, "-m", "flightdeck.demo.workload"), common, after_s=0.5),
+    ]
+    for number, (box, queue, project, slots) in enumerate(LANES):
+        named = {"FLIGHTDECK_BOX": box or config.box_name(), "FLIGHTDECK_PROJECT": project}
+        argv = [python, "-m", "engine.commands.claim_worker", "--queue", queue, "--slots", str(slots)]
+        if queue == "gpu":
+            argv.append("--share-gpu")  # the simulated cards have no device to lock
+        name = f"lane {box or 'this'} {queue} {project}".strip()
+        programs.append(Program(name, tuple(argv), common | named, after_s=0.6 + 0.2 * number))
+    return Plan(tuple(programs), str(directory / "run"), keep=url, stop_s=STOP_S)
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without settings that were meant for another fleet."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("FLIGHTDECK_") or k == "FLIGHTDECK_BOX"}
+
+
+def _tell(directory: Path, server_url: str) -> None:
+    (directory / "demo.json").write_text(json.dumps({"url": server_url, "pid": os.getpid()}))
+
+
+def _look_on(run_deck: Callable[[Store], None] | None, directory: Path) -> None:
+    """Another demo runs here: look at it, leave it alone."""
+    try:
+        known = json.loads((directory / "demo.json").read_text())
+    except (OSError, ValueError):
+        raise ConfigError(f"another demo is starting in {directory}; try again in a moment") from None
+    if run_deck is None:
+        raise ConfigError(f"a demo runs in {directory} already (process {known['pid']})")
+    run_deck(Store(known["url"]))
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[bool]:
+    fd = os.open(directory / "demo.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        (directory / "demo.json").unlink(missing_ok=True)
+        yield True
+    finally:
+        os.close(fd)
+
+
+def _wait_for_a_signal(server_url: str) -> None:
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: over.set())
+    sys.stdout.write(f"ready {server_url}\n")
+    sys.stdout.flush()
+    over.wait()

@@ -1,0 +1,227 @@
+"""``flightdeck up``: this box for real. Recorder, orchestrator and lanes under one supervisor, and the deck on top."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine import config
+from engine.errors import ConfigError
+from engine.store import Store, open_store
+from engine.store.migrate import check_schema, ensure_schema, migrate
+from flightdeck import supervise
+from flightdeck.supervise import Line, Plan, Program
+
+DRAIN_S = 45.0
+STOP_S = 10.0
+
+_SETTINGS = {
+    "db", "project", "app", "ingest_queues", "log_level", "recorder", "orchestrator", "lane", "grace", "lease_seconds",
+    "box", "max_offline",
+}  # fmt: skip
+_LANE_FLAGS = {
+    "slots": "--slots",
+    "model_slots": "--model-slots",
+    "free_slots": "--free-slots",
+    "devices": "--devices",
+    "host_priority": "--host-priority",
+    "share_gpu": "--share-gpu",
+    "project": "--project",
+    "app": "--app",
+}
+
+EXAMPLE = """\
+db = "postgresql://db/fleet"
+app = "myapp.jobs"
+ingest_queues = ["default", "imports"]
+
+[[lane]]
+queue = "gpu"
+slots = 2
+devices = "0,1"
+"""
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """flightdeck.toml as a dict; empty without a path. Raises ConfigError that names the file and the key."""
+    if path is None:
+        return {}
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if unknown := sorted(set(data) - _SETTINGS):
+        raise ConfigError(f"{path}: {unknown[0]!r} is no setting here (known: {', '.join(sorted(_SETTINGS))})")
+    for number, lane in enumerate(_lanes_of(data, path), 1):
+        if not isinstance(lane.get("queue"), str):
+            raise ConfigError(f"{path}: lane {number} has no queue")
+        if unknown := sorted(set(lane) - set(_LANE_FLAGS) - {"queue"}):
+            raise ConfigError(f"{path}: lane {number} ({lane['queue']}): {unknown[0]!r} is no setting of a lane")
+    for switch in ("recorder", "orchestrator"):
+        if not isinstance(data.get(switch, True), bool):
+            raise ConfigError(f"{path}: {switch} must be true or false")
+    return data
+
+
+def _lanes_of(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    lanes = data.get("lane", [])
+    if not isinstance(lanes, list) or not all(isinstance(lane, dict) for lane in lanes):
+        raise ConfigError(f"{path}: lanes are written as [[lane]] tables")
+    return lanes
+
+
+def apply_config(data: Mapping[str, Any]) -> None:
+    """The file's settings stand where configure() stands: below flags and environment."""
+    values = {
+        ("db_url" if key == "db" else key): data[key] for key in data if key not in ("recorder", "orchestrator", "lane")
+    }
+    config.configure(**values)
+
+
+def default_lanes(gpus: int) -> list[dict[str, Any]]:
+    """cpu with a slot per core, gpu with a slot per GPU, one lane per ingest queue."""
+    lanes: list[dict[str, Any]] = [{"queue": "cpu", "slots": os.cpu_count() or 1}]
+    if gpus:
+        lanes.append({"queue": "gpu", "slots": gpus})
+    return lanes + [{"queue": queue, "slots": 1} for queue in config.ingest_queues()]
+
+
+def count_gpus() -> int:
+    """GPUs that NVML or amdgpu shows on this box."""
+    from engine.telemetry.probes import RealSource
+
+    source = RealSource()
+    try:
+        return len(source.facts().gpus)
+    finally:
+        source.close()
+
+
+def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_gpus) -> Plan:
+    """What runs on this box. The settings travel by environment, so that a restart finds the same."""
+    environment = {
+        "FLIGHTDECK_DB_URL": store.url,
+        "FLIGHTDECK_BOX": config.box_name(),
+        "FLIGHTDECK_PROJECT": config.project_name(),
+        "FLIGHTDECK_INGEST_QUEUES": ",".join(config.ingest_queues()),
+        "FLIGHTDECK_LOG_LEVEL": str(config.get("log_level")),
+        "FLIGHTDECK_GRACE": str(config.get("grace")),
+        "FLIGHTDECK_LEASE_SECONDS": str(config.get("lease_seconds")),
+        "FLIGHTDECK_MAX_OFFLINE": str(config.get("max_offline")),
+    }
+    if config.get("app"):
+        environment["FLIGHTDECK_APP"] = str(config.get("app"))
+    if config.get("db_direct_url"):
+        environment["FLIGHTDECK_DB_DIRECT_URL"] = str(config.get("db_direct_url"))
+    python = sys.executable
+    programs = []
+    if data.get("orchestrator", True):
+        programs.append(Program("orchestrator", (python, "-m", "engine.commands.orchestrator"), environment))
+    if data.get("recorder", True):
+        programs.append(Program("recorder", (python, "-m", "engine.commands.recorder"), environment))
+    lanes = data.get("lane") or default_lanes(gpus())
+    for lane in lanes:
+        argv = [python, "-m", "engine.commands.claim_worker", "--queue", str(lane["queue"])]
+        for key, flag in _LANE_FLAGS.items():
+            if key in lane and flag == "--share-gpu":
+                argv += [flag] if lane[key] else []
+            elif key in lane:
+                argv += [flag, str(lane[key])]
+        name = f"lane {lane['queue']} {lane.get('project', '')}".strip()
+        programs.append(Program(name, tuple(argv), environment))
+    return Plan(
+        tuple(programs),
+        str(run_dir()),
+        keep=store.url if store.url.startswith("embedded:") else None,
+        stop_s=STOP_S,
+        drain_s=float(config.get("grace")) + 15.0,
+    )
+
+
+def run_dir() -> Path:
+    """Where the supervisor of this box keeps its plan, its socket and the logs."""
+    return config.data_dir() / "up" / config.box_name()
+
+
+def run(run_deck: Callable[[Store], None] | None, config_path: Path | None = None) -> None:
+    """Run this box. ``run_deck`` None: stay until a signal (``--no-deck``), which drains.
+
+    Joins the supervisor that an earlier ``up`` left running. Raises ConfigError, StoreError.
+    """
+    data = read_config(config_path)
+    apply_config(data)
+    store = open_store()
+    if data.get("orchestrator", True):
+        migrate(store)  # what the orchestrator would do first; here a refusal is seen by whoever typed the command
+    else:
+        ensure_schema(store)
+    with store.connect("up", read_only=True) as db:
+        check_schema(store, db)
+    line = supervise.attach(run_dir())
+    if line is not None:
+        line.ask("own")
+    else:
+        line = supervise.start(plan(store, data))
+    if run_deck is None:
+        _stay(line)
+        return
+    try:
+        run_deck(store)
+    except BaseException:
+        line.end("stop", STOP_S + 5.0)
+        raise
+    _leave(line)
+
+
+def _leave(line: Line) -> None:
+    """The deck is closed: what about the fleet?"""
+    answer = ask_what_next()
+    if answer == "leave":
+        line.ask("leave")
+        say("this box keeps working; `flightdeck up` shows it again, and can stop it")
+    elif answer == "drain":
+        say(f"draining: running jobs have {config.get('grace'):g} s ...")
+        line.end("drain", float(config.get("grace")) + 25.0)
+    else:
+        say("stopping ...")
+        line.end("stop", STOP_S + 5.0)
+    line.close()
+
+
+def ask_what_next() -> str:
+    """``leave``, ``drain`` or ``stop``; without a terminal to ask on: ``stop``."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "stop"
+    while True:
+        sys.stdout.write("This box is working. [l]eave it running, [d]rain and stop, [s]top now? ")
+        sys.stdout.flush()
+        reply = sys.stdin.readline()
+        if not reply:
+            return "stop"
+        for answer in ("leave", "drain", "stop"):
+            if reply.strip().lower() in (answer, answer[0]):
+                return answer
+
+
+def _stay(line: Line) -> None:
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: over.set())
+    say(f"running; logs in {run_dir() / 'log'}")
+    while not over.wait(1.0):
+        if not line.alive():
+            raise ConfigError(f"the supervisor ended; see {run_dir() / 'supervisor.log'}")
+    line.end("drain", float(config.get("grace")) + 25.0)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
