@@ -1,0 +1,68 @@
+"""queue-orchestrator: the leader of the fleet (or the one that waits to lead)."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import threading
+from typing import Annotated
+
+import typer
+
+from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
+from engine.errors import StoreUnavailable
+from engine.orchestrator.loop import run_orchestrator
+from engine.store import Store, open_store
+from engine.store.migrate import migrate
+
+log = logging.getLogger("engine.orchestrator")
+
+app = new_app()
+
+
+@app.command()
+def command(
+    once: Annotated[bool, typer.Option("--once", help="Do what there is, then exit.")] = False,
+    db: Db = None,
+    project: Project = None,
+    box: Box = None,
+    app_module: App = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Move graphs on and bring lost work back. Migrates the database first.
+
+    Run as many as you like, on different boxes: one leads, the others wait. One serves all projects and needs no host
+    app.
+
+    Example: queue-orchestrator --db postgresql://fleet@db/fleet
+    """
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    store = _migrated(stop, once)
+    if store is not None:
+        run_orchestrator(store, stop, once)
+
+
+def _migrated(stop: threading.Event, once: bool) -> Store | None:
+    """The store with its schema in place; waits for a database that is away, unless ``once``. None: told to stop."""
+    told = False
+    while not stop.is_set():
+        try:
+            store = open_store()
+            migrate(store)
+            return store
+        except StoreUnavailable as error:
+            if once:
+                raise
+            if not told:
+                log.warning("database not reachable, trying again: %s", error)
+            told = True
+            stop.wait(random.uniform(0.5, 1.5))
+    return None
+
+
+def main() -> None:
+    run_app(app, "queue-orchestrator")

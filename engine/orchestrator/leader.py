@@ -1,0 +1,96 @@
+"""Who leads: one orchestrator at a time, by a lock that dies with its database session."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from engine import config
+from engine.store import Db, Store
+from engine.store.locks import Exclusive, new_incarnation
+
+KIND = "orchestrator"
+ROW_KEPT_S = 3600.0  # how long the row of an orchestrator that is gone is kept
+
+# A frozen leader (SIGSTOP, a hung box whose network still answers) would keep the lock for ever: the server ends a
+# session that has been silent for so long. A leader that works is never silent for more than a second.
+_IDLE_LIMIT = "30s"
+
+
+def version() -> str:
+    """The version of this installation; empty in a checkout that was never installed."""
+    try:
+        return metadata.version("flightdeck")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+class Leader:
+    """One candidate: its lock, on the session of ``db``, and its row in ``services``."""
+
+    def __init__(self, store: Store, db: Db, incarnation: str | None = None) -> None:
+        self.db = db
+        self.box = config.box_name()
+        self.incarnation = incarnation or new_incarnation()
+        self._lock = Exclusive(store, KIND)
+        if db.kind == "postgresql":
+            db.run(f"set idle_session_timeout = '{_IDLE_LIMIT}'")
+
+    @property
+    def leads(self) -> bool:
+        return self._lock.held
+
+    def try_lead(self) -> bool:
+        """Take the lead if nobody has it; True when we lead. Raises StoreUnavailable."""
+        return self._lock.try_acquire(self.db)
+
+    def beat(self, detail: Mapping[str, Any], error: str | None) -> None:
+        """Write our row: that we are here, whether we lead, and what fails."""
+        self.db.run(
+            "insert into services (kind, box, incarnation, pid, version, is_leader, last_seen, last_error, detail) "
+            "values ({kind}, {box}, {incarnation}, {pid}, {version}, {leads}, {clock}, {error}, {detail}{json}) "
+            "on conflict (kind, box, incarnation) do update set is_leader = excluded.is_leader, "
+            "last_seen = excluded.last_seen, last_error = excluded.last_error, detail = excluded.detail",
+            kind=KIND,
+            box=self.box,
+            incarnation=self.incarnation,
+            pid=os.getpid(),
+            version=version(),
+            leads=self.leads,
+            error=error,
+            detail=json.dumps(dict(detail)),
+        )
+        if self.leads:
+            self._demote_others()
+
+    def _demote_others(self) -> None:
+        """Rows of leaders that died say ``is_leader`` still; we hold the lock, so they are wrong. Old rows go."""
+        self.db.run(
+            "update services set is_leader = {false} where kind = {kind} and is_leader = {true} "
+            "and incarnation <> {incarnation}",
+            kind=KIND,
+            incarnation=self.incarnation,
+        )
+        self.db.run(
+            "delete from services where kind = {kind} and incarnation <> {incarnation} and last_seen < {before[kept]}",
+            kind=KIND,
+            incarnation=self.incarnation,
+            kept=ROW_KEPT_S,
+        )
+
+    def leave(self) -> None:
+        """Give up the lead and take our row away. Raises nothing that a dead session could cause."""
+        try:
+            if not self.db.closed:
+                self.db.run(
+                    "delete from services where kind = {kind} and box = {box} and incarnation = {incarnation}",
+                    kind=KIND,
+                    box=self.box,
+                    incarnation=self.incarnation,
+                )
+        except Exception:  # the row is left behind; the next leader demotes it
+            pass
+        self._lock.release()

@@ -1,0 +1,190 @@
+"""The orchestrator's process: wait for the lead, then drain the outbox on one thread and sweep on another.
+
+Two threads, so that a sweep which waits for a lock holds up no graph. The outbox is polled, not notified: a NOTIFY in
+the transaction that finishes jobs would serialise those commits (measured: less than half the rate). The poll is quick
+after activity, ``node_job_ready`` (which commits with every submission) makes it quick again, and it slows down to
+250 ms where no run is live; an idle orchestrator takes about half a percent of a core.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+
+from engine.dag.drain import drain
+from engine.dag.runs import GraphCache, look_again
+from engine.errors import EngineError, StoreUnavailable
+from engine.orchestrator.leader import Leader
+from engine.orchestrator.lost import LostWork
+from engine.orchestrator.sweeps import Sweep, run_sweeps
+from engine.store import Store
+from engine.store.locks import new_incarnation
+
+log = logging.getLogger("engine.orchestrator")
+
+STEP_S = 0.1  # the main loop's breath; sweeps have cadences of their own
+CANDIDATE_S = 0.5  # how often a second one asks for the lead
+BEAT_S = 2.0
+STATEMENT_S = 5.0
+
+QUICK_S = 0.005  # pauses of the drain: after activity,
+LIVE_S = 0.05  # at most while a run is live,
+IDLE_S = 0.25  # at most while none is
+
+
+def run_orchestrator(store: Store, stop: threading.Event, once: bool = False) -> None:
+    """Lead, or wait to lead, until ``stop`` is set; survives any outage of the database.
+
+    ``once``: do what there is and return; raises StoreUnavailable, and returns at once where another one leads.
+    """
+    if once:
+        _run_once(store)
+        return
+    incarnation = new_incarnation()
+    told = False
+    backoff = 0.1
+    while not stop.is_set():
+        try:
+            with store.connect("orchestrator", direct=True, timeout_s=STATEMENT_S) as db:
+                leader = Leader(store, db, incarnation)
+                if told:
+                    log.info("database is back")
+                told, backoff = False, 0.1
+                try:
+                    _serve(store, leader, stop)
+                finally:
+                    leader.leave()
+        except StoreUnavailable as error:
+            if not told:
+                log.warning("database lost, trying again: %s", error)
+            told = True
+            stop.wait(backoff * random.uniform(0.5, 1.5))
+            backoff = min(1.0, backoff * 2)
+        except Exception:  # a defect must not end the orchestrator: say it, start over
+            log.exception("orchestrator: unexpected error, starting over")
+            stop.wait(1.0)
+
+
+def _run_once(store: Store) -> None:
+    with store.connect("orchestrator", direct=True, timeout_s=STATEMENT_S) as db:
+        leader = Leader(store, db)
+        try:
+            if not leader.try_lead():
+                log.info("another orchestrator leads; nothing to do")
+                return
+            graphs = GraphCache()
+            look_again(db, unexpanded=True)
+            look_again(db, unexpanded=False)
+            while drain(db, graphs).events:
+                pass
+            for sweep in [*run_sweeps(), *LostWork(store).sweeps()]:
+                sweep.run_if_due(db)
+                if sweep.error:
+                    log.error("sweep %s: %s", sweep.name, sweep.error)
+        finally:
+            leader.leave()
+
+
+def _serve(store: Store, leader: Leader, stop: threading.Event) -> None:
+    """Wait for the lead on this session, then lead on it. Raises StoreUnavailable when the session ends."""
+    lost_work = LostWork(store)  # its age is the session's: what a candidate has waited counts
+    next_beat = 0.0
+    told = False
+    while not leader.try_lead():
+        if not told:
+            log.info("another orchestrator leads; waiting")
+            told = True
+        if time.monotonic() >= next_beat:
+            leader.beat({}, None)
+            next_beat = time.monotonic() + BEAT_S
+        if stop.wait(CANDIDATE_S * random.uniform(0.8, 1.2)):
+            return
+    log.info("leading")
+    dispatcher = Dispatcher(store)
+    dispatcher.start()
+    try:
+        _lead(leader, lost_work, dispatcher, stop)
+    finally:
+        dispatcher.stop()
+
+
+def _lead(leader: Leader, lost_work: LostWork, dispatcher: Dispatcher, stop: threading.Event) -> None:
+    sweeps = [*lost_work.sweeps(), *run_sweeps()]
+    beat = Sweep("beat", BEAT_S, lambda db: _beat(leader, sweeps, dispatcher))
+    while not stop.is_set():
+        for sweep in (*sweeps, beat):
+            sweep.run_if_due(leader.db)
+        if not dispatcher.is_alive():
+            raise EngineError("the dispatching thread ended")  # start over with a new one
+        stop.wait(STEP_S)
+
+
+def _beat(leader: Leader, sweeps: list[Sweep], dispatcher: Dispatcher) -> int:
+    detail = {
+        "sweeps": {s.name: {"failures": s.failures, "error": s.error, "acted": s.acted} for s in sweeps},
+        "dispatch": {"events": dispatcher.events, "failures": dispatcher.failures, "error": dispatcher.error},
+    }
+    errors = [f"{s.name}: {s.error}" for s in sweeps if s.error]
+    if dispatcher.error:
+        errors.insert(0, f"dispatch: {dispatcher.error}")
+    leader.beat(detail, "; ".join(errors)[:1000] or None)
+    return 0
+
+
+class Dispatcher(threading.Thread):
+    """Drains the outbox on a connection of its own until stopped."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(name="dispatcher", daemon=True)
+        self._store = store
+        self._stopping = threading.Event()
+        self.events = 0
+        self.failures = 0
+        self.error: str | None = None
+
+    def stop(self, timeout_s: float = STATEMENT_S + 3.0) -> None:
+        self._stopping.set()
+        self.join(timeout_s)
+
+    def run(self) -> None:
+        backoff = 0.1
+        while not self._stopping.is_set():
+            try:
+                self._drain_until_stopped()
+                return
+            except StoreUnavailable as error:
+                self.error = str(error)  # the main loop says it in the log, once
+            except Exception as error:
+                if self.error is None:
+                    log.exception("dispatcher: unexpected error")
+                self.error = f"{type(error).__name__}: {error}"
+            self._stopping.wait(backoff * random.uniform(0.5, 1.5))
+            backoff = min(1.0, backoff * 2)
+
+    def _drain_until_stopped(self) -> None:
+        graphs = GraphCache()
+        with (
+            self._store.connect("dispatch", timeout_s=STATEMENT_S) as db,
+            self._store.wakes(("node_job_ready",), poll_s=1.0) as wakes,
+        ):
+            pause = QUICK_S
+            live, look_at_live = True, 0.0
+            while not self._stopping.is_set():
+                done = drain(db, graphs)
+                self.events += done.events
+                self.failures += len(done.failed)
+                self.error = done.failed[0] if done.failed else None
+                now = time.monotonic()
+                if done.events or done.busy:
+                    pause = QUICK_S
+                else:
+                    if now >= look_at_live:
+                        live = bool(
+                            db.value("select 1 from workflow_runs where status in ('queued', 'running') limit 1")
+                        )
+                        look_at_live = now + 1.0
+                    pause = min(pause * 1.5, LIVE_S if live else IDLE_S)
+                if not done.events and wakes.wait(pause):
+                    pause, live = QUICK_S, True
