@@ -55,21 +55,23 @@ class _Fragments(dict[str, Any]):
         return self._parameter(name)
 
 
-_POSTGRES = _Fragments(
-    lambda name: f"%({name})s",
-    {
-        "now": "now()",
-        "clock": "clock_timestamp()",
-        "after": _Call(lambda p: f"(now() + make_interval(secs => %({p})s))"),
-        "before": _Call(lambda p: f"(now() - make_interval(secs => %({p})s))"),
-        "any": _Call(lambda p: f"= any(%({p})s)"),
-        "json": "::jsonb",
-        "text": _Call(lambda column: f"{column}::text"),
-        "skip_locked": "for update skip locked",
-        "true": "true",
-        "false": "false",
-    },
-)
+def _postgres(parameter: Callable[[str], str]) -> _Fragments:
+    return _Fragments(
+        parameter,
+        {
+            "now": "now()",
+            "clock": "clock_timestamp()",
+            "after": _Call(lambda p: f"(now() + make_interval(secs => {parameter(p)}))"),
+            "before": _Call(lambda p: f"(now() - make_interval(secs => {parameter(p)}))"),
+            "any": _Call(lambda p: f"= any({parameter(p)})"),
+            "json": "::jsonb",
+            "text": _Call(lambda column: f"{column}::text"),
+            "skip_locked": "for update skip locked",
+            "true": "true",
+            "false": "false",
+        },
+    )
+
 
 _ISO = "'%Y-%m-%dT%H:%M:%f000+00:00'"
 _SQLITE_NOW = f"strftime({_ISO}, 'now')"
@@ -92,9 +94,21 @@ _SQLITE = _Fragments(
 
 
 @lru_cache(maxsize=4096)
-def render(sql: str, kind: Kind) -> str:
-    """The text of ``sql`` in one dialect."""
-    return sql.format_map(_POSTGRES if kind == "postgresql" else _SQLITE)
+def render_postgres(sql: str) -> tuple[str, tuple[str, ...]]:
+    """The text of ``sql`` for PostgreSQL with its parameters as $1, $2, ..., and their names in that order.
+
+    The server's own form, because the driver reads `%(name)s` anew at every call when a statement has more than
+    4,096 characters: 0.3 ms for a claim.
+    """
+    names: dict[str, str] = {}
+    text = sql.format_map(_postgres(lambda name: names.setdefault(name, f"${len(names) + 1}")))
+    return text, tuple(names)
+
+
+@lru_cache(maxsize=4096)
+def render_sqlite(sql: str) -> str:
+    """The text of ``sql`` for SQLite, parameters as :name."""
+    return sql.format_map(_SQLITE)
 
 
 # SQLite has no types for these; rows are decoded by column name. Aliases ``x_json`` keep the raw text.

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from engine import config
 from engine.errors import ReadOnlyStore, StoreUnavailable
 from engine.store.db import Db, Row
-from engine.store.dialect import Json, render
+from engine.store.dialect import Json, render_postgres
 
 T = TypeVar("T")
 
@@ -111,20 +111,23 @@ class PostgresDb(Db):
         self._safe_url = safe_url or "PostgreSQL"
 
     def all(self, sql: str, /, **params: Any) -> list[Row]:
-        with self._translated(), self.raw.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(render(sql, "postgresql"), _encoded(params))
+        text, names = render_postgres(sql)
+        with self._translated(), psycopg.RawCursor(self.raw, row_factory=dict_row) as cursor:
+            cursor.execute(text, _encoded(params, names))
             return cursor.fetchall() if cursor.description else []
 
     def run(self, sql: str, /, **params: Any) -> int:
-        with self._translated(), self.raw.cursor() as cursor:
-            cursor.execute(render(sql, "postgresql"), _encoded(params))
+        text, names = render_postgres(sql)
+        with self._translated(), psycopg.RawCursor(self.raw) as cursor:
+            cursor.execute(text, _encoded(params, names))
             return int(max(cursor.rowcount, 0))
 
     def run_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> int:
         if not rows:
             return 0
-        with self._translated(), self.raw.transaction(), self.raw.cursor() as cursor:
-            cursor.executemany(render(sql, "postgresql"), [_encoded(row) for row in rows])
+        text, names = render_postgres(sql)
+        with self._translated(), self.raw.transaction(), psycopg.RawCursor(self.raw) as cursor:
+            cursor.executemany(text, [_encoded(row, names) for row in rows])
             return int(max(cursor.rowcount, 0))
 
     def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
@@ -179,16 +182,19 @@ def is_pooled(db: PostgresDb) -> bool:
     return bool(db.value("select pg_backend_pid()") != db.raw.pgconn.backend_pid)
 
 
-def _encoded(params: Mapping[str, Any]) -> dict[str, Any]:
-    encoded = dict(params)
-    for name, value in encoded.items():
-        if isinstance(value, Json):
-            encoded[name] = Jsonb(value.value)
-        elif isinstance(value, dict):
-            encoded[name] = Jsonb(value)
-        elif isinstance(value, tuple | set | frozenset):
-            encoded[name] = list(value)
-    return encoded
+def _encoded(params: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """The values of ``names``, in that order, as the driver adapts them."""
+    return [_adapted(params[name]) for name in names]
+
+
+def _adapted(value: Any) -> Any:
+    if isinstance(value, Json):
+        return Jsonb(value.value)
+    if isinstance(value, dict):
+        return Jsonb(value)
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    return value
 
 
 def _line(error: BaseException) -> str:

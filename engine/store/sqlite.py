@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from engine.errors import ReadOnlyStore, StoreUnavailable
 from engine.store.db import Db, Row
-from engine.store.dialect import render, sqlite_decoder, sqlite_value
+from engine.store.dialect import render_sqlite, sqlite_decoder, sqlite_value
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class SqliteDb(Db):
         return max(cursor.rowcount, 0)
 
     def run_many(self, sql: str, rows: Sequence[Mapping[str, Any]], /) -> int:
-        text = render(sql, "sqlite")
+        text = render_sqlite(sql)
         encoded = [{name: sqlite_value(value) for name, value in row.items()} for row in rows]
         with self.transaction():
             cursor = self._retry(lambda: self._cursor().executemany(text, encoded))
@@ -148,7 +148,7 @@ class SqliteDb(Db):
         return cursor
 
     def _execute(self, sql: str, params: Mapping[str, Any]) -> sqlite3.Cursor:
-        text = render(sql, "sqlite")
+        text = render_sqlite(sql)
         encoded = {name: sqlite_value(value) for name, value in params.items()}
         return self._retry(lambda: self._cursor().execute(text, encoded))
 
