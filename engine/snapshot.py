@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
 from engine.queue.snapshot import queue_view
 from engine.store import Db
-from engine.telemetry.sample import BOX_METRICS, GPU_METRICS
+from engine.telemetry.sample import BOX_METRICS, GPU_METRICS, BoxFacts, BoxSample
 
 OK_S = 10.0  # the newest sample may be that old
 STALE_S = 30.0  # and the newest sign of life that old, before the box counts as down
@@ -17,10 +18,14 @@ HOUR_S = 3600.0
 _AGES = frozenset({"age_s", "sample_age_s", "last_seen_s"})
 
 
-def fleet_snapshot(project: str | None = None, db: Db | None = None) -> dict[str, Any]:
+Look = tuple[BoxFacts, BoxSample]
+
+
+def fleet_snapshot(project: str | None = None, db: Db | None = None, look: Look | None = None) -> dict[str, Any]:
     """Everything at this moment; JSON-able: times as ISO text, ids as text. ``project`` None: all of them.
 
-    Opens the configured store unless given a connection. Raises StoreUnavailable, SchemaMismatch.
+    Opens the configured store unless given a connection. ``look``: a box that was looked at just now, because no
+    recorder reports for it. Raises StoreUnavailable, SchemaMismatch.
     """
     if db is None:
         from engine.store import open_store
@@ -29,11 +34,18 @@ def fleet_snapshot(project: str | None = None, db: Db | None = None) -> dict[str
         store = open_store()
         with store.connect("snapshot", read_only=True) as own:
             check_schema(store, own)
-            return fleet_snapshot(project, own)
+            return fleet_snapshot(project, own, look)
     newest = latest_samples(db)
     last = {box: row["at"] for box, row in newest.items()}
-    found, at = view(db, project, box_facts(db), last)
     gpus = _latest_gpus(db, last)
+    facts = box_facts(db)
+    if look is not None:
+        known, sample = look
+        newest[sample.box] = {"at": sample.at, **sample.values()}
+        last[sample.box] = sample.at
+        gpus[sample.box] = [{k: v for k, v in gpu.values().items() if v is not None} for gpu in sample.gpus]
+        facts[sample.box] = facts_row(known)
+    found, _ = view(db, project, facts, last)
     hours = _hours(db)
     for box in found["boxes"]:
         row = newest.get(box["box"])
@@ -139,6 +151,12 @@ def box_facts(db: Db) -> dict[str, dict[str, Any]]:
         "select box, description, cpu_model, cores, mem_mb, gpus, driver, kernel, simulated, updated_at from boxes"
     )
     return {row.pop("box"): row for row in rows}
+
+
+def facts_row(known: BoxFacts) -> dict[str, Any]:
+    """A box's facts as its row of ``boxes`` has them."""
+    row = {f.name: getattr(known, f.name) for f in fields(known) if f.name not in ("box", "machine_id", "gpus")}
+    return row | {"gpus": [gpu.values() for gpu in known.gpus]}
 
 
 def latest_samples(db: Db, seconds: float = HOUR_S) -> dict[str, dict[str, Any]]:

@@ -343,7 +343,9 @@ def start(plan: Plan, env: Mapping[str, str] | None = None) -> Line:
     directory = Path(plan.directory)
     directory.mkdir(parents=True, exist_ok=True)
     plan_path = directory / "plan.json"
-    plan_path.write_text(plan.to_json())
+    plan_path.unlink(missing_ok=True)
+    with os.fdopen(os.open(plan_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(plan.to_json())  # it holds the database's URL, password and all
     ours, theirs = socket.socketpair()
     with (directory / "supervisor.log").open("wb") as output:
         process = subprocess.Popen(

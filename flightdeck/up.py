@@ -96,7 +96,7 @@ def default_lanes(gpus: int) -> list[dict[str, Any]]:
 
 def count_gpus() -> int:
     """GPUs that NVML or amdgpu shows on this box."""
-    from engine.telemetry.probes import RealSource
+    from engine.telemetry.probes.source import RealSource
 
     source = RealSource()
     try:

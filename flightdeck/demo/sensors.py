@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from engine.telemetry import throttle
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuFacts, GpuSample
@@ -89,9 +90,12 @@ def sample(profile: BoxProfile, reading: BoxReading, at: datetime) -> BoxSample:
     held = [{cause: getattr(gpu, cause) for cause in throttle.CAUSES} for gpu in gpus]
     indices = [throttle.index_of(gpu.throttle_mask, ms) for gpu, ms in zip(gpus, held, strict=True)]
     zone_c = reading.cpu_temp_c + (1.5 if profile.shares_heat else 0.0)
-    sensors = {
+    absent = {"fan_max_rpm": "no fan tach"} if profile.fan_max_rpm is None else {}
+    gpu_absent = {str(i): why for i, gpu in enumerate(profile.gpus) if (why := _absent(gpu))}
+    sensors: dict[str, Any] = {
         "zones": {profile.zone: round(zone_c, 1), "nvme": round(reading.air_c + 14.0, 1)},
-        "air_c": round(reading.air_c, 1),
+        "absent": absent,
+        "gpu_absent": gpu_absent,
     }
     return BoxSample(
         box=profile.name,
@@ -118,9 +122,25 @@ def sample(profile: BoxProfile, reading: BoxReading, at: datetime) -> BoxSample:
         power_ms=throttle.worst(throttle.power_ms(ms) for ms in held),
         thermal_ms=throttle.worst(throttle.thermal_ms(ms) for ms in held),
         brakes=sum(g.brakes for g in gpus if g.brakes is not None) if any(g.brakes is not None for g in gpus) else None,
-        sensors=sensors,
+        sensors={name: part for name, part in sensors.items() if part},
         gpus=gpus,
     )
+
+
+def _absent(gpu: GpuProfile) -> dict[str, str]:
+    """What such a card does not offer, and why, as the real probes word it."""
+    why = {}
+    if not gpu.clock_reported:
+        why["sm_mhz"] = "this driver does not report it"
+    if gpu.mem_mb is None:
+        why["mem_total_mb"] = "unified with the box's memory"
+    if not gpu.cap_reported:
+        why["power_limit_w"] = "firmware hides the limit"
+    if gpu.fan == "none":
+        why |= {"fan_pct": "no fan tach", "fan_rpm": "no fan tach"}
+    if gpu.throttle == "none":
+        why["throttle_mask"] = "no counters and no mask on this GPU"
+    return why
 
 
 def _gpu(index: int, profile: GpuProfile, reading: GpuReading) -> GpuSample:
