@@ -132,6 +132,12 @@ def last_minute(db: Db, box: str) -> datetime | None:
     return found if isinstance(found, datetime) else None
 
 
+def newest(db: Db, box: str) -> datetime | None:
+    """The time of the box's last detail row."""
+    found = db.value("select max(at) as last_at from flight_recorder where box = {box} and tier = 'detail'", box=box)
+    return found if isinstance(found, datetime) else None
+
+
 def box_facts(db: Db) -> dict[str, BoxFacts]:
     """The rows of ``boxes``, by name."""
     rows = db.all(

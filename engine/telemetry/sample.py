@@ -141,7 +141,7 @@ class BoxSample:
         row = head | _offered(self.values())
         gpus = [_offered(gpu.values()) for gpu in self.gpus]
         short = [{name: gpu[name] for name in GPU_SHORT if name in gpu} for gpu in gpus]
-        sensors = {"sensors": self.sensors} if self.sensors else {}
+        sensors = {"sensors": tidy(self.sensors)} if self.sensors else {}
         for candidate in (
             row | {"gpus": gpus} | sensors,
             row | {"gpus": gpus},
@@ -238,6 +238,19 @@ def clean(name: str, value: Any) -> Any:
     if abs(value) > _BIGGEST:
         return None
     return int(value) if name in _INTEGERS else round(float(value), 3)
+
+
+def tidy(value: Any) -> Any:
+    """Named sensors as JSON that every database takes: no NaN, no NUL, numbers with 3 decimals."""
+    if isinstance(value, Mapping):
+        return {str(name).replace("\0", "")[:_TEXT_LIMIT]: tidy(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [tidy(part) for part in value]
+    if isinstance(value, str):
+        return value.replace("\0", "")[:_TEXT_LIMIT]
+    if isinstance(value, float):
+        return round(value, 3) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, int) else str(value)[:_TEXT_LIMIT]
 
 
 def _gpu_from(data: Mapping[str, Any], position: int) -> GpuSample:

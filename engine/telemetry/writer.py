@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import Conflict
 from engine.store import Db
-from engine.telemetry.sample import BOX_METRICS, BOX_RANGED, GPU_METRICS, GPU_RANGED, BoxFacts, BoxSample
+from engine.telemetry.sample import BOX_METRICS, BOX_RANGED, GPU_METRICS, GPU_RANGED, BoxFacts, BoxSample, tidy
 
 DETAIL_KEEP_S = 3600.0
 MINUTE_KEEP_S = 7 * 86400.0
@@ -88,16 +88,17 @@ def box_row(sample: BoxSample) -> dict[str, Any]:
     """The row of ``flight_recorder`` by column, nulls left out."""
     row = {name: value for name, value in sample.values().items() if value is not None}
     if sample.sensors:
-        row["sensors"] = sample.sensors
+        row["sensors"] = tidy(sample.sensors)
     return {"box": sample.box, "at": _iso(sample.at), "tier": sample.tier} | row | _range(sample.low, sample.high)
 
 
 def gpu_rows(sample: BoxSample) -> list[dict[str, Any]]:
     """The rows of ``flight_recorder_gpu`` by column, nulls left out."""
     head = {"box": sample.box, "at": _iso(sample.at), "tier": sample.tier}
+    by_index = {gpu.gpu_index: gpu for gpu in sample.gpus}
     return [
         head | {name: value for name, value in gpu.values().items() if value is not None} | _range(gpu.low, gpu.high)
-        for gpu in sample.gpus
+        for gpu in by_index.values()
     ]
 
 
@@ -108,6 +109,7 @@ def write(
 
     All or nothing. Returns the database's clock. Raises StoreUnavailable, ReadOnlyStore.
     """
+    samples = list({(sample.tier, sample.at): sample for sample in samples}.values())  # a clock that was set back
     boxes = [box_row(sample) for sample in samples]
     gpus = [row for sample in samples for row in gpu_rows(sample)]
     sign = {

@@ -113,6 +113,11 @@ class RealSource:
             **values,
         )
 
+    @property
+    def problem(self) -> str | None:
+        """The probes that do not answer now, in one line."""
+        return "; ".join(guard.error for guard in self._guards if guard.error) or None
+
     def close(self) -> None:
         for guard in self._guards:
             guard.close()
