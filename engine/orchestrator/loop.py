@@ -13,8 +13,9 @@ import random
 import threading
 import time
 
+from engine.dag import runs
 from engine.dag.drain import drain
-from engine.dag.runs import GraphCache, look_again
+from engine.dag.runs import GraphCache
 from engine.errors import EngineError, StoreUnavailable
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.lost import LostWork
@@ -75,8 +76,8 @@ def _run_once(store: Store) -> None:
                 log.info("another orchestrator leads; nothing to do")
                 return
             graphs = GraphCache()
-            look_again(db, unexpanded=True)
-            look_again(db, unexpanded=False)
+            runs.look_again(db, unexpanded=True)
+            runs.look_again(db, unexpanded=False)
             while drain(db, graphs).events:
                 pass
             for sweep in [*run_sweeps(), *LostWork(store).sweeps()]:

@@ -165,33 +165,34 @@ class LostWork:
     def _give_back(self, db: Db, work: Sequence[tuple[Family, Mapping[str, Any], str, str]]) -> int:
         """Requeue rows. One that fails is put off on its own, with its reason, and keeps no other waiting."""
         now = self._clock()
-        count, errors = 0, []
-        groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-        families = {family.name: family for family in FAMILIES}
+        self._put_off = {key: value for key, value in self._put_off.items() if value[0] > now - 2 * RETRY_CAP_S}
+        count, errors, waiting = 0, [], 0
+        groups: dict[tuple[Family, str, str], list[Mapping[str, Any]]] = {}
         for family, row, cause, reason in work:
-            if self._put_off.get((family.name, row["id"]), (0.0, 0))[0] <= now:
-                groups.setdefault((family.name, cause, reason), []).append(row)
-        for (name, cause, reason), rows in groups.items():
+            if self._put_off.get((family.name, row["id"]), (now, 0))[0] > now:
+                waiting += 1
+            else:
+                groups.setdefault((family, cause, reason), []).append(row)
+        for (family, cause, reason), rows in groups.items():
             try:
-                count += _requeue(db, families[name], rows, cause, reason)
+                count += _requeue(db, family, rows, cause, reason)
                 continue
             except Exception as error:
                 if isinstance(error, StoreUnavailable) and db.closed:
                     raise
             for row in rows:
                 try:
-                    count += _requeue(db, families[name], [row], cause, reason)
-                    self._put_off.pop((name, row["id"]), None)
+                    count += _requeue(db, family, [row], cause, reason)
                 except Exception as error:
                     if isinstance(error, StoreUnavailable) and db.closed:
                         raise
-                    tries = self._put_off.get((name, row["id"]), (0.0, 0))[1] + 1
-                    self._put_off[name, row["id"]] = (now + min(RETRY_CAP_S, 0.5 * 2**tries), tries)
-                    errors.append(f"{name} job {row['id']}: {type(error).__name__}: {' '.join(str(error).split())}")
-        held = {(family.name, row["id"]) for family, row, _, _ in work}
-        waiting = [key for key in self._put_off if key in held]
+                    tries = self._put_off.get((family.name, row["id"]), (now, 0))[1] + 1
+                    self._put_off[family.name, row["id"]] = (now + min(RETRY_CAP_S, 0.5 * 2**tries), tries)
+                    errors.append(
+                        f"{family.name} job {row['id']}: {type(error).__name__}: {' '.join(str(error).split())}"
+                    )
         if errors or waiting:
-            raise PartlyDone("; ".join(errors) or f"{len(waiting)} jobs cannot be requeued, trying again later", count)
+            raise PartlyDone("; ".join(errors) or f"{waiting} jobs cannot be requeued, trying again later", count)
         return count
 
 
