@@ -288,7 +288,11 @@ class _Session:
             self._past_due = self._past_due or now + LATE_ROWS_S
         if self._past_due is not None and now >= self._past_due:
             self._past_due = None
+            self._intake.backfilled.clear()
             past = self._history()
+        elif self._intake.backfilled:
+            past = self._history(sorted(self._intake.backfilled))
+            self._intake.backfilled.clear()
         waited = now >= self._emitted + COALESCE_S * 0.9
         if view is not None or past is not None or (self._samples and waited) or now >= self._emitted + feed._refresh_s:
             samples, self._samples = self._samples, []
@@ -303,7 +307,7 @@ class _Session:
         feed = self._feed
         now = time.monotonic()
         if now - feed._facts_read >= FACTS_S or not feed._facts_read:
-            feed._facts = snapshot.box_facts(self._db)
+            feed._facts = snapshot.facts_rows(history.box_facts(self._db))
             feed._facts_read = now
         view, at = snapshot.view(self._db, feed._project, feed._facts, self._intake.last)
         self._clock_offset = at - datetime.now().astimezone()
@@ -314,12 +318,13 @@ class _Session:
         feed._signature = signature
         return view
 
-    def _history(self) -> dict[str, list[BoxSample]]:
-        hour = history.hour(self._db)
+    def _history(self, boxes: list[str] | None = None) -> dict[str, list[BoxSample]]:
+        hour = history.hour(self._db, boxes)
         for box, samples in hour.items():
             if samples:
                 self._intake.seen(box, samples[-1].at)
-        self._mark_at = self._now() - timedelta(seconds=5)
+        if boxes is None:
+            self._mark_at = self._now() - timedelta(seconds=5)
         return hour
 
     def _since(self) -> list[BoxSample]:

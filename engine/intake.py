@@ -28,6 +28,7 @@ class Intake:
         self.dropped = 0  # payloads that were no samples
         self.gaps: set[str] = set()  # boxes whose newest sample came after a hole: their past is worth another look
         self.cut: set[str] = set()  # boxes whose payload had no room for everything: the row has it
+        self.backfilled: set[str] = set()  # boxes whose recorder has just written rows of the past
 
     def payload(self, text: str, now: datetime) -> BoxSample | None:
         """The sample in a notification; None (and counted in ``dropped``) when it is none. ``now``: database clock."""
@@ -49,6 +50,8 @@ class Intake:
         if sample.box not in self.last and len(self.last) >= BOXES_MOST:
             self.dropped += 1
             return None
+        if isinstance(data.get("backfill_since"), str):
+            self.backfilled.add(sample.box)
         if sample.truncated:
             self.cut.add(sample.box)
             return None

@@ -9,11 +9,11 @@ from typing import Any
 
 from engine.queue.snapshot import queue_view
 from engine.store import Db
-from engine.telemetry.sample import BOX_METRICS, GPU_METRICS, BoxFacts, BoxSample
+from engine.telemetry import history
+from engine.telemetry.sample import BoxFacts, BoxSample
 
 OK_S = 10.0  # the newest sample may be that old
 STALE_S = 30.0  # and the newest sign of life that old, before the box counts as down
-HOUR_S = 3600.0
 
 _AGES = frozenset({"age_s", "sample_age_s", "last_seen_s"})
 
@@ -35,30 +35,24 @@ def fleet_snapshot(project: str | None = None, db: Db | None = None, look: Look 
         with store.connect("snapshot", read_only=True) as own:
             check_schema(store, own)
             return fleet_snapshot(project, own, look)
-    newest = latest_samples(db)
-    last = {box: row["at"] for box, row in newest.items()}
-    gpus = _latest_gpus(db, last)
-    facts = box_facts(db)
+    newest = history.latest(db)
+    facts = history.box_facts(db)
+    hour = history.hour(db)
     if look is not None:
         known, sample = look
-        newest[sample.box] = {"at": sample.at, **sample.values()}
-        last[sample.box] = sample.at
-        gpus[sample.box] = [{k: v for k, v in gpu.values().items() if v is not None} for gpu in sample.gpus]
-        facts[sample.box] = facts_row(known)
-    found, _ = view(db, project, facts, last)
-    hours = _hours(db)
+        facts[sample.box], newest[sample.box] = known, sample
+        hour.setdefault(sample.box, []).append(sample)
+    found, _ = view(db, project, facts_rows(facts), {box: sample.at for box, sample in newest.items()})
     for box in found["boxes"]:
-        row = newest.get(box["box"])
-        box["now"] = {k: v for k, v in row.items() if k in BOX_METRICS and v is not None} if row else None
-        box["gpus"] = gpus.get(box["box"], [])
-        box["hour"] = hours.get(box["box"]) or {
-            "power_s": None,
-            "thermal_s": None,
-            "brakes": None,
-            "power_max_w": None,
-            "temp_max_c": None,
-        }
+        now = newest.get(box["box"])
+        box["now"] = _offered(now.values()) if now else None
+        box["gpus"] = [_offered(gpu.values()) for gpu in now.gpus] if now else []
+        box["hour"] = history.hour_summary(hour.get(box["box"], ())).values()
     return jsonable(found)  # type: ignore[no-any-return]
+
+
+def _offered(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def view(
@@ -66,7 +60,7 @@ def view(
 ) -> tuple[dict[str, Any], datetime]:
     """The queue's side of the snapshot, box by box, and the database's time.
 
-    ``facts``: rows of ``boxes``; ``last``: when each box was sampled last. A box is known by either, or by a lane.
+    ``facts``: see :func:`facts_rows`; ``last``: when each box was sampled last. A box is known by either, or by a lane.
     """
     found = queue_view(db, project)
     at: datetime = found["at"]
@@ -153,69 +147,13 @@ def box_facts(db: Db) -> dict[str, dict[str, Any]]:
     return {row.pop("box"): row for row in rows}
 
 
-def facts_row(known: BoxFacts) -> dict[str, Any]:
-    """A box's facts as its row of ``boxes`` has them."""
-    row = {f.name: getattr(known, f.name) for f in fields(known) if f.name not in ("box", "machine_id", "gpus")}
-    return row | {"gpus": [gpu.values() for gpu in known.gpus]}
-
-
-def latest_samples(db: Db, seconds: float = HOUR_S) -> dict[str, dict[str, Any]]:
-    """The newest detail row of each box, out of the last hour."""
-    columns = ", ".join(f"r.{name}" for name in BOX_METRICS)
-    rows = db.all(
-        f"select r.box, r.at, {columns} from flight_recorder r join (select box, max(at) as newest from flight_recorder "
-        "where tier = 'detail' and at > {before[seconds]} group by box) n on n.box = r.box and n.newest = r.at "
-        "where r.tier = 'detail'",
-        seconds=seconds,
-    )
-    return {row.pop("box"): row for row in rows}
-
-
-def _latest_gpus(db: Db, last: Mapping[str, datetime]) -> dict[str, list[dict[str, Any]]]:
-    """The GPU rows of those samples."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    columns = ", ".join(GPU_METRICS)
-    for box, at in last.items():
-        rows = db.all(
-            f"select {columns} from flight_recorder_gpu where box = {{box}} and tier = 'detail' and at = {{at}} "
-            "order by gpu_index",
-            box=box,
-            at=at,
-        )
-        found[box] = [{k: v for k, v in row.items() if v is not None} for row in rows]
-    return found
-
-
-def _hours(db: Db) -> dict[str, dict[str, Any]]:
-    """Per box what the past hour held back and how far it went, out of the minute rows. Causes are never added up."""
-    rows = db.all(
-        "select box, sum(power_ms) as power_ms, sum(thermal_ms) as thermal_ms, sum(brakes) as brakes "
-        "from flight_recorder where tier = 'minute' and at > {before[seconds]} group by box",
-        seconds=HOUR_S,
-    )
-    peaks = {
-        row["box"]: row
-        for row in db.all(
-            "select box, max(power_w_max) as power_max_w, max(temp_c_max) as temp_max_c "
-            "from flight_recorder_gpu where tier = 'minute' and at > {before[seconds]} group by box",
-            seconds=HOUR_S,
-        )
+def facts_rows(known: Mapping[str, BoxFacts]) -> dict[str, dict[str, Any]]:
+    """Boxes' facts as plain data, by name."""
+    return {
+        box: {f.name: getattr(facts, f.name) for f in fields(facts) if f.name not in ("box", "machine_id", "gpus")}
+        | {"gpus": [gpu.values() for gpu in facts.gpus]}
+        for box, facts in known.items()
     }
-    found = {}
-    for row in rows:
-        peak = peaks.get(row["box"], {})
-        found[row["box"]] = {
-            "power_s": _seconds(row["power_ms"]),
-            "thermal_s": _seconds(row["thermal_ms"]),
-            "brakes": None if row["brakes"] is None else int(row["brakes"]),
-            "power_max_w": peak.get("power_max_w"),
-            "temp_max_c": peak.get("temp_max_c"),
-        }
-    return found
-
-
-def _seconds(ms: float | None) -> float | None:
-    return None if ms is None else round(float(ms) / 1000.0, 1)
 
 
 def jsonable(value: Any) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine import config
-from engine.snapshot import Look, box_facts, facts_row, fleet_snapshot, jsonable, latest_samples, view
+from engine.snapshot import Look, facts_rows, fleet_snapshot, jsonable, view
 from engine.store import Db, Store, open_store
 from engine.store.migrate import check_schema, ensure_schema
 from engine.telemetry import history
@@ -42,33 +44,31 @@ def run(form: str, *, width: int = 120, height: int = 40, ascii_only: bool = Fal
 def look_at_this_box(db: Db) -> Look | None:
     """A real look at this box, if no recorder reports for it; takes about a second."""
     name = config.box_name()
-    newest = latest_samples(db).get(name)
-    if newest is not None and db.now() - newest["at"] <= timedelta(seconds=FRESH_S):
+    newest = history.latest(db, [name]).get(name)
+    now = db.now()
+    if newest is not None and now - newest.at <= timedelta(seconds=FRESH_S):
         return None
     from engine.telemetry.probes.source import RealSource
 
     source = RealSource(name)
     try:
-        return source.facts(), source.sample(2.0)
+        return source.facts(), replace(source.sample(2.0), at=now)
     finally:
         source.close()
 
 
 def still(store: Store, db: Db, project: str | None, look: Look | None) -> FeedUpdate:
     """What the feed would bring first: everything there is, at once."""
-    import time
-
     from engine.feed import FeedUpdate
 
-    facts: dict[str, dict[str, Any]] = box_facts(db)
-    last = {box: row["at"] for box, row in latest_samples(db).items()}
+    facts = history.box_facts(db)
+    last = {box: sample.at for box, sample in history.latest(db).items()}
     hour = history.hour(db)
     if look is not None:
         known, sample = look
-        facts[known.box] = facts_row(known)
-        last[known.box] = sample.at
-        hour[known.box] = [*hour.get(known.box, []), sample]
-    found, at = view(db, project, facts, last)
+        facts[known.box], last[known.box] = known, sample.at
+        hour.setdefault(known.box, []).append(sample)
+    found, at = view(db, project, facts_rows(facts), last)
     return FeedUpdate(
         state="live",
         at=at,

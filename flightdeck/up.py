@@ -124,12 +124,12 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
     python = sys.executable
     programs = []
     if data.get("orchestrator", True):
-        programs.append(Program("orchestrator", (python, "-m", "engine.commands.orchestrator"), environment))
+        programs.append(Program("orchestrator", (python, "-m", "engine.commands", "queue-orchestrator"), environment))
     if data.get("recorder", True):
-        programs.append(Program("recorder", (python, "-m", "engine.commands.recorder"), environment))
+        programs.append(Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), environment))
     lanes = data.get("lane") or default_lanes(gpus())
     for lane in lanes:
-        argv = [python, "-m", "engine.commands.claim_worker", "--queue", str(lane["queue"])]
+        argv = [python, "-m", "engine.commands", "queue-claim-worker", "--queue", str(lane["queue"])]
         for key, flag in _LANE_FLAGS.items():
             if key in lane and flag == "--share-gpu":
                 argv += [flag] if lane[key] else []

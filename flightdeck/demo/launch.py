@@ -97,14 +97,14 @@ def plan(directory: Path, url: str, server_url: str) -> Plan:
         "FLIGHTDECK_LOG_LEVEL": "warning",
     }
     programs = [
-        Program("orchestrator", (python, "-m", "engine.commands.orchestrator"), common),
+        Program("orchestrator", (python, "-m", "engine.commands", "queue-orchestrator"), common),
         Program("recorders", (python, "-m", "flightdeck.demo.recorders"), common),
-        Program("recorder", (python, "-m", "engine.commands.recorder"), common, after_s=0.3),
+        Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), common, after_s=0.3),
         Program("workload", (python, "-m", "flightdeck.demo.workload"), common, after_s=0.5),
     ]
     for number, (box, queue, project, slots) in enumerate(LANES):
         named = {"FLIGHTDECK_BOX": box or config.box_name(), "FLIGHTDECK_PROJECT": project}
-        argv = [python, "-m", "engine.commands.claim_worker", "--queue", queue, "--slots", str(slots)]
+        argv = [python, "-m", "engine.commands", "queue-claim-worker", "--queue", queue, "--slots", str(slots)]
         if queue == "gpu":
             argv.append("--share-gpu")  # the simulated cards have no device to lock
         name = f"lane {box or 'this'} {queue} {project}".strip()

@@ -9,7 +9,8 @@ from typing import Any
 
 from engine.store import Db, Json
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
-from engine.telemetry.sample import BOX_METRICS, BOX_RANGED, GPU_METRICS, GPU_RANGED, BoxSample
+from engine.telemetry.sample import BOX_RANGED, GPU_RANGED, BoxSample
+from engine.telemetry.writer import BOX_COLUMNS, GPU_COLUMNS
 from flightdeck.demo.boxes import PROFILES, BoxProfile
 from flightdeck.demo.sensors import facts, past_hour
 
@@ -76,14 +77,8 @@ def history_rows(samples: list[BoxSample], now: datetime) -> Iterator[BoxSample]
 
 def write_samples(db: Db, samples: list[BoxSample]) -> None:
     """Append rows of either tier."""
-    box_columns = ("box", "at", "tier", *BOX_METRICS, *_ranged(BOX_RANGED), "sensors")
-    gpu_columns = ("box", "at", "tier", *GPU_METRICS, *_ranged(GPU_RANGED))
-    db.copy("flight_recorder", box_columns, (_box_row(s) for s in samples))
-    db.copy("flight_recorder_gpu", gpu_columns, (row for s in samples for row in _gpu_rows(s)))
-
-
-def _ranged(metrics: Iterable[str]) -> list[str]:
-    return [f"{metric}_{end}" for metric in metrics for end in ("min", "max")]
+    db.copy("flight_recorder", BOX_COLUMNS, (_box_row(s) for s in samples))
+    db.copy("flight_recorder_gpu", GPU_COLUMNS, (row for s in samples for row in _gpu_rows(s)))
 
 
 def _range_values(sample: Any, metrics: Iterable[str]) -> list[float | None]:
