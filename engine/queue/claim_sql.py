@@ -23,6 +23,10 @@ from engine.queue.family import LIVE_RUN, NODE, Family
 DUE_LOOK = 32  # scheduled rows that are due are taken from so many of each class
 CAP_FACTOR = 32  # unconstrained rows are read lazily, so that their look-ahead may be long
 
+# An UPDATE that assigns to no base column of a generated column makes PostgreSQL 18 parse the stored text of all
+# generation expressions again for every row: 80 us a row against 40 with one assignment that changes nothing.
+KEEP_GENERATED = "priority = j.priority"
+
 CLAIMED = (
     "j.id, j.fencing_token, j.attempt, j.{name} as name, {run} {payload}::text as payload, {model} as required_model, "
     "j.priority, j.is_priority, j.queue, j.project, j.budget_s, j.failures, j.max_attempts, j.watchdog_retries, j.losses"
@@ -165,7 +169,7 @@ def claim_ctes(
         model="j.required_model" if family.has_run else "null::text",
     )
     ctes.append(
-        f"claimed as (update {s.table} j set status = 'running', claimed_by = {{owner}}, claimed_box = {{box}}, "
+        f"claimed as (update {s.table} j set {KEEP_GENERATED}, status = 'running', claimed_by = {{owner}}, claimed_box = {{box}}, "
         "claimed_at = {now}, started_at = case when {begin}::boolean then {now} end, "
         "lease_expires_at = {after[lease_s]}, attempt = j.attempt + 1, fencing_token = j.fencing_token + 1, "
         "progress_pct = null, progress_text = null, unplaceable_reason = null, kill_requested = false "

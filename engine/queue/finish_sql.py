@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from engine.queue.claim_sql import CLAIM_COLUMNS, claim_ctes, claim_rows
+from engine.queue.claim_sql import CLAIM_COLUMNS, KEEP_GENERATED, claim_ctes, claim_rows
 from engine.queue.events import COLUMNS
 from engine.queue.family import Family
 
@@ -33,7 +33,7 @@ def finish_statement(family: Family, claim: tuple[bool, bool, bool, int] | None)
         "done as materialized (select * from unnest({ids}::bigint[], {tokens}::bigint[], {outcomes}::text[], "
         "{outputs}::text[], {errors}::text[], {elapsed}::float8[], {exits}::int[], {details}::text[]) "
         "as d(id, token, outcome, output, error, elapsed_s, exit_code, detail) order by id)",
-        f"fin as (update {table} j set status = {becomes}, "
+        f"fin as (update {table} j set {KEEP_GENERATED}, status = {becomes}, "
         f"{family.output_column} = case when {becomes} = 'completed' then d.output::jsonb end, "
         f"error = case {becomes} when 'completed' then null when 'cancelled' then coalesce(d.error, 'cancelled') "
         "else d.error end, "

@@ -114,7 +114,7 @@ class PostgresDb(Db):
         text, names = render_postgres(sql)
         with self._translated(), psycopg.RawCursor(self.raw, row_factory=dict_row) as cursor:
             cursor.execute(text, _encoded(params, names))
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.rownumber is not None else []
 
     def run(self, sql: str, /, **params: Any) -> int:
         text, names = render_postgres(sql)
