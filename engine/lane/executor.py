@@ -1,0 +1,317 @@
+"""The child: one process per slot that runs user code, one job at a time, and lives across jobs.
+
+It imports the host's module once, takes jobs from its socket, writes results back. It knows no database: it talks to its
+lane only, and dies with it. Started as ``python -m engine.lane.executor JSON``, in a session of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import fcntl
+import inspect
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine import config, registry
+from engine.context import Context, JobInfo
+from engine.errors import EngineError, PayloadError
+from engine.lane import logs, protocol, tree
+from engine.lane.models import WarmModel
+from engine.queue.texts import encode_payload
+
+log = logging.getLogger("engine.lane.executor")
+_F_SETSIG = 10
+
+
+def die_with_lane(life_fd: int, lane_pid: int) -> None:
+    """Arrange that the kernel kills this process group when the lane's end of the life pipe closes.
+
+    Works with the GIL held, or stopped; the parent-death signal is there for user code that closes descriptors.
+    """
+    fcntl.fcntl(life_fd, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life_fd, fcntl.F_SETOWN, -os.getpgid(0))
+    fcntl.fcntl(life_fd, fcntl.F_SETFL, fcntl.fcntl(life_fd, fcntl.F_GETFL) | os.O_ASYNC)
+    os.set_inheritable(life_fd, False)
+    tree.die_with_parent()
+    poller = select.poll()
+    poller.register(life_fd, select.POLLIN)
+    if os.getppid() != lane_pid or any(events & select.POLLHUP for _, events in poller.poll(0)):
+        os._exit(0)  # it died before all of this was set up
+
+
+class Executor:
+    """The loop of the child: read jobs, run them, write what became of them."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.box = str(options["box"])
+        self.worker = str(options["worker"])
+        self.jobs_socket = socket.socket(fileno=int(options["job_fd"]))
+        self.control_socket = socket.socket(fileno=int(options["control_fd"]))
+        for end in (self.jobs_socket, self.control_socket):
+            end.set_inheritable(False)
+            end.setblocking(True)
+        self.log = logs.JobLog(Path(options["log_dir"]), int(options["slot"]))
+        self.out_root = Path(options["out_dir"])
+        self.reader = protocol.Reader()
+        self.queue: deque[protocol.Frame] = deque()
+        self.out = bytearray()  # frames not yet written
+        self.write_lock = threading.Lock()
+        self.book = threading.Lock()  # guards the next four against the control thread
+        self.revoked: set[int] = set()  # by the number of the hand-over, as are the other two
+        self.begun = 0  # jobs run in the order of their numbers: what is above this has not begun
+        self.cancelled: set[int] = set()
+        self.current: tuple[int, int, float] | None = None  # id, attempt, since
+        self.model = WarmModel(lambda id: self.send("model", model=id))
+        self.wants_ctx: dict[Callable[..., Any], bool] = {}
+
+    # --- talking to the lane ---
+
+    def send(self, kind: str, payload: bytes = b"", **header: Any) -> None:
+        """Write one frame (and what waits before it). Usable from any thread."""
+        with self.write_lock:
+            self.out += protocol.pack(kind, payload, **header)
+            self._flush_locked()
+
+    def later(self, kind: str, payload: bytes = b"", **header: Any) -> None:
+        """Add one frame to what the next write carries: it must come before any user code runs."""
+        with self.write_lock:
+            self.out += protocol.pack(kind, payload, **header)
+
+    def flush(self) -> None:
+        with self.write_lock:
+            self._flush_locked()
+
+    def _flush_locked(self) -> None:
+        if self.out:
+            try:
+                self.jobs_socket.sendall(self.out)
+            except OSError:
+                os._exit(0)  # the lane is gone
+            self.out.clear()
+
+    def next_job(self) -> protocol.Frame | None:
+        """The next job; None when the lane closed the pipe. Unloads the warm model while waiting, if it is time."""
+        while not self.queue:
+            self.flush()
+            idle = self.model.idle_for()
+            if idle is not None:
+                poller = select.poll()
+                poller.register(self.jobs_socket, select.POLLIN)
+                if not poller.poll(int(idle * 1000) + 1):
+                    if self.model.idle_for() == 0.0:
+                        self.model.unload()
+                    continue
+            try:
+                data = self.jobs_socket.recv(1 << 18)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self.queue.extend(self.reader.feed(data))
+        return self.queue.popleft()
+
+    def watch_control(self) -> None:
+        """The control thread: cancel, revoke, and naming the log of a job that takes longer."""
+        reader = protocol.Reader()
+        poller = select.poll()
+        poller.register(self.control_socket, select.POLLIN)
+        while True:
+            if not poller.poll(1000):
+                with self.book:
+                    current = self.current
+                    if current is not None and time.monotonic() - current[2] > 1.0:
+                        self.log.name(current[0], current[1])
+                continue
+            try:
+                data = self.control_socket.recv(1 << 16)
+            except OSError:
+                return
+            if not data:
+                return
+            for frame in reader.feed(data):
+                if frame.kind == "cancel":
+                    with self.book:
+                        self.cancelled.add(int(frame.header["no"]))
+                elif frame.kind == "revoke":
+                    self._revoke([int(number) for number in frame.header["nos"]])
+
+    def _revoke(self, numbers: list[int]) -> None:
+        with self.book:
+            given = [number for number in numbers if number > self.begun]
+            self.revoked.update(given)
+        with contextlib.suppress(OSError):
+            self.control_socket.sendall(protocol.pack("revoked", nos=given))
+
+    # --- running jobs ---
+
+    def serve(self) -> None:
+        threading.Thread(target=self.watch_control, name="control", daemon=True).start()
+        while (frame := self.next_job()) is not None:
+            if frame.kind == "job":
+                self.run(frame)
+        self.model.unload()
+
+    def run(self, frame: protocol.Frame) -> None:
+        """One job from its frame to its ``done``; nothing that user code raises leaves here."""
+        head = frame.header
+        number, id, attempt = int(head["no"]), int(head["id"]), int(head["attempt"])
+        with self.book:
+            if number in self.revoked:
+                self.revoked.discard(number)
+                return
+            self.begun = number
+            self.current = (id, attempt, time.monotonic())
+        if head.get("ahead"):
+            self.later("began", no=number)
+        self.flush()
+        began = time.monotonic()
+        if began > head["good"]:
+            with self.book:
+                self.current = None
+            self.later("expired", no=number)
+            return
+        self.log.began()
+        status, payload = self._call(frame, head)
+        elapsed = time.monotonic() - began
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        with self.book:
+            self.current = None
+            if number in self.cancelled:
+                self.cancelled.discard(number)
+                status, payload = "cancelled", b""
+        self.log.ended(id, attempt)
+        self.later("done", payload, no=number, s=status, e=round(elapsed, 6))
+
+    def _call(self, frame: protocol.Frame, head: Mapping[str, Any]) -> tuple[str, bytes]:
+        """(completed, result JSON) or (failed, error text)."""
+        try:
+            fn = self._resolve(head)
+            inputs = json.loads(frame.payload) if frame.payload else {}
+            if not isinstance(inputs, dict):
+                raise PayloadError(f"inputs of {head['name']} are a {type(inputs).__name__}, not an object")
+            if head.get("model"):
+                self.model.ensure(head["model"])
+            result = self._invoke(fn, inputs, head)
+            if result is None:
+                return "completed", b""
+            if not isinstance(result, Mapping):
+                raise PayloadError(f"{head['name']} returned a {type(result).__name__}; a dict or None is expected")
+            return "completed", encode_payload(dict(result), f"the result of {head['name']}").encode()
+        except EngineError as error:
+            return "failed", f"{type(error).__name__}: {error}".encode(errors="replace")
+        except BaseException as error:  # SystemExit too: user code must not end the executor by raising
+            text = describe(error)
+            with contextlib.suppress(Exception):
+                log.error("job %s (%s) failed\n%s", head["id"], head["name"], text)
+            return "failed", text.encode(errors="replace")
+        finally:
+            self.model.used()
+
+    def _resolve(self, head: Mapping[str, Any]) -> Callable[..., Any]:
+        return (
+            registry.resolve_node(head["name"]) if head["family"] == "node" else registry.resolve_task(head["name"]).fn
+        )
+
+    def _invoke(self, fn: Callable[..., Any], inputs: dict[str, Any], head: Mapping[str, Any]) -> Any:
+        wants = self.wants_ctx.get(fn)
+        if wants is None:
+            with contextlib.suppress(TypeError, ValueError):
+                wants = "ctx" in inspect.signature(fn).parameters
+            self.wants_ctx[fn] = wants = bool(wants)
+        surround = config.hook("invoke_context")
+        if not wants and surround is None:
+            result = fn(**inputs)
+        else:
+            ctx = self._context(head)
+            if wants:
+                inputs = {**inputs, "ctx": ctx}
+            around = surround(ctx) if surround is not None else None
+            with around if around is not None else contextlib.nullcontext():
+                result = fn(**inputs)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+    def _context(self, head: Mapping[str, Any]) -> Context:
+        number = int(head["no"])
+
+        def is_cancelled() -> bool:
+            with self.book:
+                return number in self.cancelled
+
+        job = JobInfo(
+            id=int(head["id"]),
+            family_name=head["family"],
+            name=head["name"],
+            queue=head["queue"],
+            project=head["project"],
+            box=self.box,
+            attempt=int(head["attempt"]),
+            fencing_token=int(head["token"]),
+            worker=self.worker,
+            run_id=head.get("run"),
+            node_id=head.get("node"),
+            required_model=head.get("model"),
+            priority=int(head.get("priority", 100)),
+            is_priority=bool(head.get("next")),
+        )
+        return Context(job, report=self.send, cancelled=is_cancelled, model=self.model.value, out_root=self.out_root)
+
+
+def describe(error: BaseException) -> str:
+    """``ValueError: text`` and the traceback below the house's own frames; the head and the end stay when it is long."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    head = "".join(traceback.format_exception_only(error)).strip()
+    body = "".join(traceback.format_exception(type(error), error, frames)) if frames is not None else ""
+    limit = int(config.get("error_limit"))
+    room = max(0, limit - len(head) - 2)
+    if len(body) > room:
+        body = "..." + body[len(body) - max(0, room - 3) :] if room > 3 else ""
+    return f"{head}\n\n{body}".strip()[:limit]
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    die_with_lane(int(options["life_fd"]), int(options["lane_pid"]))
+    faulthandler.enable(all_threads=True)
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # the lane asks for stacks before it kills on a trip
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=str(config.get("log_level")).upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    executor = Executor(options)
+    try:
+        registry.load_app()
+    except BaseException as error:
+        text = str(error) if isinstance(error, EngineError) else describe(error)
+        executor.send("fatal", text.encode(errors="replace"), config=isinstance(error, EngineError))
+        sys.exit(1)
+    executor.send(
+        "ready",
+        models=[[model.id, model.est_vram_gb] for model in registry.models.values()],
+        budgets={task.name: task.budget_s for task in registry.tasks.values() if task.budget_s is not None},
+    )
+    executor.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""What executors say, and how they end: turned into fates for the database (settle.py)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from engine.lane import exits
+from engine.lane.ahead import Ahead
+from engine.lane.book import Book, Held
+from engine.lane.crew import Crew
+from engine.lane.protocol import Frame, ProtocolError
+from engine.lane.settle import Settler
+from engine.lane.slot import Slot, Why
+from engine.queue.finish import Outcome
+
+log = logging.getLogger("engine.lane")
+
+
+class Fates:
+    """Reads the executors' pipes. ``on_ready(slot)``: an executor can take jobs now."""
+
+    def __init__(
+        self,
+        name: str,
+        book: Book,
+        settler: Settler,
+        ahead: Ahead,
+        selector_read: Callable[[Slot, str], list[Frame]],
+        on_ready: Callable[[Slot], None],
+    ) -> None:
+        self._name, self._book, self._settler, self._ahead = name, book, settler, ahead
+        self._read, self._on_ready = selector_read, on_ready
+        self.crew: Crew | None = None  # set once it exists; each knows the other
+        self.verify: list[Held] = []  # not begun, and too old to begin without asking whether they are still ours
+        self.progress: dict[int, tuple[int, float | None, str | None]] = {}  # id -> fence, percent, text
+        self.models: dict[str, float] = {}  # as the app registered them: id -> GiB
+        self.budgets: dict[str, float] = {}
+        self.ever_ready = False
+        self.last_exit: tuple[int | None, str | None] = (None, None)
+        self.tripped: int | None = None
+        self.bad_app: str | None = None  # the app cannot be imported, and never could
+
+    def read(self, slot: Slot, which: str | None = None) -> None:
+        """Read what has come in on one pipe (None: on both)."""
+        for end in (which,) if which else ("jobs", "control"):
+            try:
+                for frame in self._read(slot, end):
+                    self._on_frame(slot, frame)
+            except ProtocolError as error:
+                if self.crew is not None and slot.why is None:
+                    reason = f"it wrote nonsense into its pipe: {error}"
+                    self.crew.kill([slot], Why(None, "executor_died", {"reason": reason}))
+
+    def _on_frame(self, slot: Slot, frame: Frame) -> None:
+        head = frame.header
+        kind = frame.kind
+        if kind == "done":
+            if (held := slot.jobs.pop(head["no"], None)) is not None:
+                self._done(held, head["s"], frame.payload, float(head["e"]))
+        elif kind == "began":
+            if (held := slot.jobs.get(head["no"])) is not None:
+                held.began = time.monotonic()
+        elif kind in ("progress", "beat"):
+            slot.last_beat = time.monotonic()
+            held = self._book.get(int(head["id"]))
+            if kind == "progress" and held is not None and held.slot is slot:
+                self.progress[held.job.id] = (held.job.fencing_token, head["pct"], head["text"])
+        elif kind == "model":
+            slot.model = head["model"]
+        elif kind == "expired":
+            if (held := slot.jobs.pop(head["no"], None)) is not None:
+                self.never_began(held)
+        elif kind == "revoked":
+            for number in head["nos"]:
+                if (held := slot.jobs.pop(number, None)) is not None:
+                    self.never_began(held)
+        elif kind == "ready":
+            slot.state, slot.was_ready, slot.failed_starts = "ready", True, 0
+            self.models = {str(id): float(gib) for id, gib in head["models"]}
+            self.budgets = {str(name): float(seconds) for name, seconds in head["budgets"].items()}
+            self.ever_ready = True
+            self._on_ready(slot)
+        elif kind == "fatal":
+            text = frame.payload.decode("utf-8", "replace")
+            slot.condemn(Why(None, "start", {"reason": text}))
+            if head["config"] and not self.ever_ready:
+                self.bad_app = text
+
+    def _done(self, held: Held, status: str, payload: bytes, elapsed_s: float) -> None:
+        self._ahead.ran(elapsed_s)
+        self.progress.pop(held.job.id, None)
+        if held.lost:
+            self._settler.lost(held, True, {"reason": "given away while it ran"})
+            return
+        text = payload.decode("utf-8", "replace")
+        self._settler.ended(
+            held,
+            Outcome(
+                id=held.job.id,
+                fencing_token=held.job.fencing_token,
+                status=status,
+                output_json=(text or None) if status == "completed" else None,
+                error=text if status == "failed" else "cancelled while it ran" if status == "cancelled" else None,
+                elapsed_s=elapsed_s,
+            ),
+        )
+
+    def never_began(self, held: Held) -> None:
+        """Back as it was (claimed ahead), or to be asked about and handed over again."""
+        held.slot = held.began = None
+        if held.lost:
+            self._settler.lost(held, False, {"reason": "given away before it began"})
+        elif held.job.ahead:
+            self._settler.never_began([held])
+        else:
+            self.verify.append(held)
+
+    def ended(self, slot: Slot, jobs: list[Held], code: int) -> None:
+        """Sort what a dead executor left undone: cut short, never begun, or no longer ours."""
+        why = slot.why
+        exit_code = why.code if why is not None else exits.from_returncode(code)
+        cut: list[Held] = []
+        for held in jobs:
+            self.progress.pop(held.job.id, None)
+            if held.lost and held.began is not None:
+                self._settler.lost(held, True, {"reason": "given away while it ran"})
+            elif held.began is None:
+                self.never_began(held)
+            else:
+                cut.append(held)
+        if why is None:
+            died = exits.explain(exit_code or 0)
+            self._settler.give_back(cut, "executor_died", exit_code, {"reason": died})
+        elif why.cause == "cancel":
+            for held in cut:
+                reason = str(why.detail["reason"])
+                self._settler.ended(
+                    held,
+                    Outcome(held.job.id, held.job.fencing_token, "cancelled", error=reason, detail={"reason": reason}),
+                )
+        else:
+            self._settler.give_back(cut, why.cause, exit_code, why.detail)
+        if slot.was_ready or (why is not None and why.cause != "start"):
+            self._note(slot, why, exit_code, cut)
+        elif self.crew is not None:
+            reason = str(why.detail["reason"]) if why is not None else exits.explain(exit_code or 0)
+            self.last_exit = (exit_code, f"executor not ready: {reason.splitlines()[0] if reason else '?'}")
+            self.crew.delay(slot, time.monotonic(), reason)
+
+    def _note(self, slot: Slot, why: Why | None, exit_code: int | None, cut: list[Held]) -> None:
+        """The exit for the heartbeat and the log."""
+        jobs = f"job {cut[0].job.id}" if cut else "no job"
+        if why is None:
+            self.last_exit = (exit_code, f"executor died: {exits.explain(exit_code or 0)}")
+            log.warning(
+                "%s: slot %d: executor died (%s), %s", self._name, slot.index, exits.explain(exit_code or 0), jobs
+            )
+            return
+        reason = str(why.detail.get("reason", why.cause))
+        if why.code is not None:
+            self.last_exit = (why.code, f"{exits.NAMES[why.code]}: {reason}")
+        log.info("%s: slot %d: executor killed, %s (%s)", self._name, slot.index, reason, jobs)
+        if why.code in exits.TRIPS:
+            self.tripped = why.code

@@ -1,0 +1,470 @@
+"""The lane's loop: claim for free slots, hand jobs to executors, commit what became of them, obey orders.
+
+One thread, one selector, one database connection; it never runs user code. What lives as long as the lane and must not
+wait for this loop (renewals, heartbeats, looking for orders) is the keeper's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from engine import config
+from engine.errors import BadInput, StoreError
+from engine.lane import devices, exits, logs, tree, watchdogs
+from engine.lane.ahead import COMPANY_S, Ahead
+from engine.lane.book import Book, Held
+from engine.lane.crew import Crew
+from engine.lane.duty import Duty
+from engine.lane.fates import Fates
+from engine.lane.guard import Guard
+from engine.lane.keeper import Face, Keeper, Timing
+from engine.lane.link import Backoff, Link
+from engine.lane.settle import Settler
+from engine.lane.slot import Slot, Spec, Why
+from engine.lane.watch import Watch
+from engine.queue import lease
+from engine.queue.claim import ClaimedJob, ClaimRequest, claim
+from engine.queue.controls import Order
+from engine.queue.workers import Worker
+from engine.store import Db, Store
+
+log = logging.getLogger("engine.lane")
+TICK_S = 0.1
+ROWS_S = 0.25  # progress and begun rows are written this often
+HOUSEKEEPING_S = 5.0
+GOODBYE_S = 1.0  # executors may take so long to drop their models at the end
+LAST_WRITE_S = 5.0  # at the end, what waits for an unreachable database is waited for so long
+
+
+@dataclass(frozen=True)
+class LaneOptions:
+    """What a lane is started with (SPEC section 15). Times in seconds."""
+
+    queue: str
+    slots: int = 1
+    model_slots: int = 0
+    free_slots: int = 0
+    devices: tuple[str, ...] = ()
+    share_gpu: bool = False
+    host_priority: int = 0
+    lease_seconds: float = 600.0
+    renew_seconds: float = 10.0
+    beat_seconds: float = 10.0
+    grace: float = 30.0
+    max_offline: float = 1800.0
+    cancel_grace: float = 10.0
+    exit_on_trip: bool = False
+    once: bool = False
+    claims_ahead: int = 64  # beyond the slots, in all; 0 = never
+    version: str = ""
+
+    def make_slots(self, spec: Spec) -> list[Slot]:
+        """The slots of the lane: one per device when devices are named, of two kinds when those are counted."""
+        kinds = ["model"] * self.model_slots + ["free"] * self.free_slots
+        count = len(kinds) or (max(self.slots, len(self.devices)) if self.devices else self.slots)
+        return [
+            Slot(
+                index,
+                spec,
+                kind=kinds[index] if kinds else "any",
+                device=self.devices[index % len(self.devices)] if self.devices else None,
+            )
+            for index in range(count)
+        ]
+
+
+class Lane:
+    """One life of one lane. :meth:`run` returns the process's exit code."""
+
+    def __init__(self, store: Store, worker: Worker, options: LaneOptions, spec: Spec) -> None:
+        self.store, self.worker, self.options, self.spec = store, worker, options, spec
+        self.name = f"{worker.box}/{worker.queue}" + (f" ({worker.project})" if worker.project else "")
+        self.gpu = worker.queue == "gpu"
+        self.selector = selectors.DefaultSelector()
+        self.duty = Duty()
+        self.book = Book()
+        self.link = Link(self.name)
+        self.settler = Settler(worker, self.book)
+        slots = options.make_slots(spec)
+        self.ahead = Ahead(0 if self.gpu else options.claims_ahead, len(slots))
+        self.fates = Fates(
+            self.name, self.book, self.settler, self.ahead, lambda slot, end: slot.read(end, self.selector), self._ready
+        )
+        self.crew = self.fates.crew = Crew(slots, self.selector, self.fates.read, self.fates.ended)
+        self.watch = Watch(worker, self.book, self.crew, self.fates, options.cancel_grace)
+        self.waiting: deque[Held] = deque()  # claimed, and no slot to hand it to just now
+        self.look = True  # there may be something to claim
+        self.done = False
+        self._changed = False
+        self._stop_signals = 0
+        self._news: deque[tuple[str, Any]] = deque()
+        self._news_read, self._news_write = os.pipe()
+        for fd in (self._news_read, self._news_write):
+            os.set_blocking(fd, False)
+        self._db: Db | None = None
+        self._db_at = 0.0
+        self._backoff = Backoff()
+        self._tick_at = self._rows_at = self._housekeeping_at = 0.0
+        self._face = self._make_face()
+        timing = Timing(options.lease_seconds, options.renew_seconds, options.beat_seconds)
+        self.keeper = Keeper(store, worker, self.book, self.link, timing, lambda: self._face, self._post)
+        self.wakes = store.wakes((worker.family.channel, "worker_control"), poll_s=1.0)
+        self.guard = Guard(worker.incarnation)
+
+    # --- the loop ---
+
+    def run(self) -> int:
+        """Work until told to stop (or, with ``once``, until there is nothing left). Signals: drain, then hard."""
+        tree.become_subreaper()
+        sys.setswitchinterval(0.001)  # the loop and the keeper are both short of breath, neither computes for long
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._news_write, warn_on_full_buffer=False)
+        self.selector.register(self._news_read, selectors.EVENT_READ, "news")
+        self.selector.register(self.wakes.fileno(), selectors.EVENT_READ, "wakes")
+        logs.prune(self.spec.log_dir)
+        self.guard.start()
+        self.keeper.start()
+        try:
+            while not self.done:
+                self.book.turns += 1
+                self._wait()
+                self._turn()
+        finally:
+            self._close()
+        if self.fates.bad_app is not None:
+            raise BadInput(self.fates.bad_app)
+        return self.duty.exit_code
+
+    def _wait(self) -> None:
+        due = self._tick_at
+        if self.settler.outcomes and self._db is not None:
+            due = min(due, self.settler.oldest + COMPANY_S)
+        for key, events in self.selector.select(max(0.0, due - time.monotonic())):
+            if key.data == "news":
+                os.read(self._news_read, 4096)
+            elif key.data == "wakes":
+                self._wake()
+            else:
+                slot, what = key.data
+                if what == "death":
+                    self.crew.ended(slot)
+                    continue
+                if events & selectors.EVENT_READ:
+                    self.fates.read(slot, what)
+                if events & selectors.EVENT_WRITE:
+                    slot.pump(self.selector)
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        while self.duty.stops < self._stop_signals:
+            self._stop(now)
+        while self._news:
+            kind, value = self._news.popleft()
+            self._on_news(kind, value, now)
+        if now >= self._tick_at:
+            self._tick(now)
+        self._write_and_claim(now)
+        face = self._make_face()
+        if face != self._face:
+            self._face = face
+            self.keeper.poke()
+        self.done = self.done or self._is_done()
+
+    def _wake(self) -> None:
+        notes = self.wakes.drain()
+        if not notes:
+            self.look = True  # the poll, or a change of a SQLite file: look at everything
+            self._changed = self.store.kind == "sqlite"  # maybe an order; our own commits show here too
+        for note in notes:
+            if note.channel == "worker_control":
+                box, _, queue = note.payload.rpartition(":")
+                if box in (self.worker.box, "*") and queue in (self.worker.queue, "*"):
+                    self.keeper.poke(look=True)
+            elif note.payload == self.worker.queue:
+                self.look = True
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stop_signals += 1
+
+    def _post(self, kind: str, value: Any) -> None:
+        """News from the keeper's thread."""
+        self._news.append((kind, value))
+        try:
+            os.write(self._news_write, b"n")
+        except BlockingIOError:
+            pass  # it is full, so the loop will wake
+
+    # --- orders and time ---
+
+    def _on_news(self, kind: str, value: Any, now: float) -> None:
+        if kind == "order":
+            self._on_order(value)
+        elif kind == "held":
+            self.duty.holding = self.look = True
+        elif kind == "waiting":
+            self.duty.holding = False
+            if self.options.once and not self.book:
+                self.duty.exit_code, self.done = 1, True
+        elif kind == "sick":
+            self.fates.last_exit = (None, str(value)[:200])
+        elif kind == "lost":
+            self.watch.lost(value)
+            for held in list(self.waiting):
+                if held.lost:
+                    self.waiting.remove(held)
+                    self.fates.never_began(held)
+        elif kind == "cancel":
+            self.watch.cancel(value)
+        elif kind == "kill":
+            self.watch.kill(value)
+
+    def _on_order(self, order: Order) -> None:
+        before, self.duty.order = self.duty.order, order
+        if (order.desired, order.policy) == (before.desired, before.policy):
+            return
+        if order.desired == "on":
+            log.info("%s: resumed", self.name)
+            self.look = True
+            return
+        reason = f" ({order.reason})" if order.reason else ""
+        log.info("%s: ordered off, %s%s", self.name, order.policy, reason)
+        if self.duty.parking:
+            self._kill_all(exits.OPERATOR_STOP, "operator_stop", f"parked{reason}")
+        else:
+            self.watch.revoke_ahead()
+
+    def _stop(self, now: float) -> None:
+        self.duty.stop(now, self.options.grace)
+        if self.duty.stops == 1:
+            log.info("%s: draining, %d running, at most %.0f s", self.name, self.crew.busy, self.options.grace)
+            self.watch.revoke_ahead()
+
+    def _kill_all(self, code: int | None, cause: str, reason: str) -> None:
+        self.crew.kill(self.crew.alive, Why(code, cause, {"reason": reason}))
+
+    def _tick(self, now: float) -> None:
+        self._tick_at = now + TICK_S
+        if self._changed:
+            self._changed = False
+            self.keeper.poke(look=True)
+        self.crew.look_for_the_dying(now)
+        self.watch.tick(now)
+        if not self.duty.claiming:
+            back, self.waiting = list(self.waiting), deque()
+            for held in back:
+                if held.job.ahead:
+                    self.fates.never_began(held)
+            self.settler.give_back(
+                [held for held in back if not held.job.ahead], self.duty.back, None, {"reason": "it had not begun"}
+            )
+        if self.duty.stops and now >= self.duty.stop_by and self.crew.has_jobs:
+            self._kill_all(None, "drain", "the lane was stopped and its grace is over")
+        if self.link.offline_s > self.options.max_offline and self.crew.has_jobs:
+            log.error("%s: no database for %.0f s; stopping what runs", self.name, self.link.offline_s)
+            self._kill_all(None, "drain", f"no database for {self.link.offline_s:.0f} s")
+        if self.fates.tripped is not None and self.options.exit_on_trip and len(self.crew.slots) == 1:
+            self.duty.exit_code = self.fates.tripped
+            self._stop_signals = max(1, self._stop_signals)
+        if self.fates.bad_app is not None:
+            self.done = True
+        elif self.duty.holding and not self.duty.off and not self.duty.stops:
+            self.crew.start_due(now)
+        elif self.duty.off and not self.crew.has_jobs and self.crew.alive:
+            self.crew.dismiss(GOODBYE_S / 2)
+        if now >= self._housekeeping_at:
+            self._housekeeping_at = now + HOUSEKEEPING_S
+            self._keep_house()
+
+    def _keep_house(self) -> None:
+        self.guard.check()
+        known = {slot.pid for slot in self.crew.slots if slot.pid} | {self.guard.pid or 0}
+        tree.reap_orphans(known)
+        self.crew.bound_logs()
+        if not self.keeper.is_alive():
+            log.critical("%s: the keeper has ended for good; so does this lane", self.name)
+            self.duty.exit_code = 1
+            self._stop_signals += 2  # nobody renews any more: give everything back at once
+
+    # --- the database ---
+
+    def _connected(self, now: float) -> Db | None:
+        if self._db is None and now >= self._db_at:
+            try:
+                self._db = self.store.connect(f"lane {self.worker.queue}", claims=True)
+                self._backoff.reset()
+                self.look = True
+            except StoreError as error:
+                self._lost_connection(error)
+        return self._db
+
+    def _lost_connection(self, error: StoreError) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        self._db_at = time.monotonic() + self._backoff.wait_s()
+        self.link.broken("loop", error)
+
+    def _write_and_claim(self, now: float) -> None:
+        """One round with the database, when there is reason for one: write what ended, claim for what is free."""
+        ended = len(self.settler.outcomes)
+        flush = self.ahead.flush_due(ended, now - self.settler.oldest, len(self.crew.idle))
+        requests = self._requests() if self.look or flush else []
+        rows = now >= self._rows_at and (bool(self.fates.progress) or self.watch.has_rows_to_write)
+        if not (flush or self.settler.urgent or self.fates.verify or rows or (self.look and requests)):
+            return
+        db = self._connected(now)
+        if db is None:
+            return
+        try:
+            if self.fates.verify:
+                self._verify(db, now)
+            if rows:
+                self._rows_at = now + ROWS_S
+                self.watch.write_progress(db)
+                self.watch.write_begun(db, now)
+            full: list[bool] = []
+            if flush or self.settler.urgent:
+                fused = requests[0] if flush and requests else None
+                claimed = self.settler.write(db, fused[0] if fused else None)
+                if fused:
+                    del requests[0]
+                    self._take(claimed, fused[1])
+                    full.append(len(claimed) == fused[0].n)
+            if self.look:
+                for request, slot in requests:
+                    claimed = claim(db, request)
+                    self._take(claimed, slot)
+                    full.append(len(claimed) == request.n)
+            if full:
+                self.look = all(full)
+            self.link.works("loop")
+        except StoreError as error:
+            self._lost_connection(error)
+        for slot in self.crew.slots:
+            slot.pump(self.selector)
+
+    def _requests(self) -> list[tuple[ClaimRequest, Slot | None]]:
+        """What to claim for: all free slots at once; on gpu queues one claim per slot, whose models differ."""
+        if not self.duty.claiming or not self.keeper.holding or self.waiting or self.fates.verify:
+            return []
+        if self.gpu:
+            return [(self._request(1, slot), slot) for slot in self.crew.idle]
+        depth = self.ahead.depth
+        room = sum(max(0, depth - len(slot.jobs)) for slot in self.crew.ready)
+        if not self.ahead.worth_claiming(room, len(self.crew.idle)):
+            return []
+        return [(self._request(room, None), None)]
+
+    def _request(self, n: int, slot: Slot | None) -> ClaimRequest:
+        return ClaimRequest(
+            worker=self.worker,
+            n=n,
+            lease_s=self.options.lease_seconds,
+            host_priority=self.options.host_priority,
+            models=devices.models_that_fit(self.fates.models, []) if slot is not None else None,
+            loaded_model=slot.model if slot is not None else None,
+            affinity_max_wait_s=float(config.get("affinity_max_wait_s")),
+            model_rows=slot is None or slot.kind != "free",
+            free_rows=slot is None or slot.kind != "model",
+            begin=not self.ahead.short,
+        )
+
+    def _take(self, jobs: list[ClaimedJob], slot: Slot | None) -> None:
+        for held in self.book.add(jobs):
+            held.budget_s = watchdogs.budget_for(
+                self.gpu,
+                held.job.budget_s,
+                self.fates.budgets.get(held.job.name),
+                float(config.get("node_budget_s" if held.job.family.has_run else "ingest_budget_s")),
+            )
+            self._hand(held, slot)
+
+    def _hand(self, held: Held, slot: Slot | None = None) -> None:
+        """To the slot it was claimed for, else to the least loaded one. What is too old is asked about first."""
+        now = time.monotonic()
+        if now > held.good_until:
+            self.fates.never_began(held)
+            return
+        if slot is None or not slot.idle:
+            fit = self.crew.ready if held.job.ahead else self.crew.idle
+            slot = min(fit, key=lambda each: len(each.jobs), default=None)
+        if slot is None or not self.duty.claiming:
+            self.waiting.append(held)
+        else:
+            slot.hand(held, now)
+
+    def _ready(self, slot: Slot) -> None:
+        """An executor can take jobs."""
+        self.look = True
+        while self.waiting and slot.idle:
+            self._hand(self.waiting.popleft(), slot)
+        slot.pump(self.selector)
+
+    def _verify(self, db: Db, now: float) -> None:
+        """This process stood still between a claim and its start: start only what is still ours."""
+        asked, self.fates.verify = self.fates.verify, []
+        try:
+            tokens = {held.job.id: held.job.fencing_token for held in asked}
+            answer = lease.renew(db, self.worker, tokens, self.options.lease_seconds)
+        except StoreError:
+            self.fates.verify = asked + self.fates.verify
+            raise
+        self.book.renewed(answer.renewed, now)
+        for held in asked:
+            if held.job.id in answer.renewed:
+                self._hand(held)
+            elif held.job.id in answer.lost:
+                held.lost = True
+                self.fates.never_began(held)
+            else:
+                self.fates.verify.append(held)
+
+    # --- what others see, and the end ---
+
+    def _make_face(self) -> Face:
+        models = sorted({slot.model for slot in self.crew.slots if slot.model})
+        known = tuple(sorted(self.fates.models))
+        return Face(
+            state=self.duty.state(
+                ever_ready=self.fates.ever_ready, executors=bool(self.crew.alive), work=bool(self.book)
+            ),
+            slots=len(self.crew.slots),
+            busy=self.crew.busy,
+            current_model=", ".join(models) or None,
+            models_known=known,
+            models_fit=devices.models_that_fit(self.fates.models, []),
+            last_exit_code=self.fates.last_exit[0],
+            last_exit_reason=self.fates.last_exit[1],
+            version=self.options.version,
+        )
+
+    def _is_done(self) -> bool:
+        if self.duty.stops:
+            return not self.book or time.monotonic() > self.duty.stop_by + LAST_WRITE_S
+        if not self.options.once or self.book or self.look:
+            return False
+        return self.duty.off or (self.duty.holding and bool(self.crew.idle))
+
+    def _close(self) -> None:
+        """End what runs, let the heartbeat stop last. Every step is bounded."""
+        self.crew.dismiss(GOODBYE_S)
+        if self.book:
+            log.warning("%s: leaving %d job(s) to the fleet's sweeps: no database", self.name, len(self.book))
+        self.duty.stops = max(1, self.duty.stops)
+        self._face = self._make_face()
+        self.keeper.finish(timeout_s=10.0)
+        self.wakes.close()
+        if self._db is not None:
+            self._db.close()
+        self.guard.end()
+        log.info("%s: ended", self.name)

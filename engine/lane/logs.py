@@ -1,0 +1,112 @@
+"""Where jobs write: one file per job that wrote anything, bounded, pruned.
+
+A slot's stdout and stderr go to its spool. A job that wrote something gets the spool by rename (descriptors follow the
+file), and the slot a fresh one; a silent job costs one fstat. A job that runs for a second gets its file at once.
+A pipe through the lane would cost a third of a core, and hang the job whenever the lane stops reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import time
+from pathlib import Path
+
+JOB_BYTES = 8 * 1024 * 1024  # of one job's log, the newest half of this stays when it grows past it
+KEEP_FILES = 1000
+KEEP_S = 7 * 86400.0
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def lane_dir(data_dir: Path, box: str, queue: str, project: str) -> Path:
+    """The directory of one lane's logs."""
+    parts = [_UNSAFE.sub("_", part) for part in (box, queue, project) if part]
+    return data_dir / "logs" / "-".join(parts)
+
+
+def job_log(log_dir: Path, job_id: int, attempt: int) -> Path:
+    """The file of one attempt."""
+    return log_dir / f"job-{job_id}-{attempt}.log"
+
+
+def spool_of(log_dir: Path, slot: int) -> Path:
+    """Where a slot writes between jobs, and a job in its first second."""
+    return log_dir / f"slot-{slot}.log"
+
+
+def open_spool(path: Path) -> int:
+    """A descriptor that appends to the spool; 0600, because jobs print what they like."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+class JobLog:
+    """The executor's side: descriptors 1 and 2 of this process."""
+
+    def __init__(self, log_dir: Path, slot: int) -> None:
+        self._dir = log_dir
+        self._spool = spool_of(log_dir, slot)
+        self._named = False  # the running job's file has its name already
+
+    def began(self) -> None:
+        self._named = False
+
+    def name(self, job_id: int, attempt: int) -> None:
+        """Give what was written so far, and what follows, to this job. Safe from another thread; never raises."""
+        if not self._named:
+            self._named = True
+            with contextlib.suppress(OSError):
+                os.replace(self._spool, job_log(self._dir, job_id, attempt))
+
+    def ended(self, job_id: int, attempt: int) -> None:
+        """The job is over: if it wrote anything, its file gets its name and the slot a new spool."""
+        with contextlib.suppress(OSError):
+            if not self._named and os.fstat(1).st_size == 0:
+                return
+            self.name(job_id, attempt)
+            fd = open_spool(self._spool)
+            os.dup2(fd, 1)
+            os.dup2(fd, 2)
+            os.close(fd)
+
+
+def keep_spool(log_dir: Path, slot: int, job_id: int, attempt: int) -> None:
+    """The lane's side: an executor died in this job; what it wrote last becomes the job's."""
+    with contextlib.suppress(OSError):
+        if spool_of(log_dir, slot).stat().st_size:
+            os.replace(spool_of(log_dir, slot), job_log(log_dir, job_id, attempt))
+
+
+def bound(paths: list[Path], limit: int = JOB_BYTES) -> None:
+    """Give the oldest blocks of logs that outgrew ``limit`` bytes back to the disk; the writer notices nothing."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            if stat.st_blocks * 512 <= limit:
+                continue
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                length = (stat.st_size - limit // 2) // 4096 * 4096
+                libc = ctypes.CDLL(None, use_errno=True)
+                libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_longlong(0), ctypes.c_longlong(length))
+            finally:
+                os.close(fd)
+
+
+def prune(log_dir: Path, keep: int = KEEP_FILES, keep_s: float = KEEP_S) -> None:
+    """Remove job logs beyond the newest ``keep`` and those older than ``keep_s`` seconds."""
+    found: list[tuple[float, Path]] = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(log_dir):
+            if entry.name.startswith("job-"):
+                with contextlib.suppress(OSError):
+                    found.append((entry.stat().st_mtime, Path(entry.path)))
+    found.sort(reverse=True)
+    limit = time.time() - keep_s
+    for index, (modified, path) in enumerate(found):
+        if index >= keep or modified < limit:
+            with contextlib.suppress(OSError):
+                path.unlink()

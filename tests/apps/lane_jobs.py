@@ -1,0 +1,178 @@
+"""Tasks and nodes for the lane's tests: fast, slow, stubborn, noisy, dying ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from engine import registry
+
+
+def noop() -> None:
+    """Nothing."""
+
+
+def echo(**inputs: Any) -> dict[str, Any]:
+    return inputs
+
+
+def nap(seconds: float = 0.05) -> dict[str, Any]:
+    time.sleep(seconds)
+    return {"slept": seconds}
+
+
+def fail(text: str = "told to") -> None:
+    raise ValueError(text)
+
+
+def touch_and_wait(path: str, seconds: float = 600.0, pid_file: bool = True) -> dict[str, Any]:
+    """Say where it runs, then wait until somebody removes the file (or for ``seconds``)."""
+    file = Path(path)
+    with file.open("a") as out:
+        out.write(f"{os.getpid()}\n")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if file.with_suffix(".go").exists():
+            return {"pid": os.getpid()}
+        time.sleep(0.02)
+    return {"pid": os.getpid()}
+
+
+def heed_cancel(ctx: Any, path: str) -> dict[str, Any]:
+    Path(path).write_text(str(os.getpid()))
+    while not ctx.cancelled():
+        ctx.beat()
+        time.sleep(0.02)
+    return {"heeded": True}
+
+
+def hold_gil(seconds: float = 5.0) -> dict[str, Any]:
+    """Hold the GIL in one long C call: no other thread of this process runs meanwhile."""
+    began = time.monotonic()
+    ctypes_sleep(seconds)
+    return {"held": time.monotonic() - began}
+
+
+def ctypes_sleep(seconds: float) -> None:
+    import ctypes
+
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))  # PyDLL keeps the GIL
+
+
+def family_tree(path: str, seconds: float = 600.0) -> None:
+    """Start a child, one that leaves the session, and an orphan that does too; write their pids; wait."""
+    sleeper = [sys.executable, "-c", f"import time; time.sleep({seconds})"]
+    child = subprocess.Popen(sleeper)
+    leaver = subprocess.Popen(sleeper, start_new_session=True)
+    middle = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess; print(subprocess.Popen({sleeper!r}, start_new_session=True,"
+            " stdout=subprocess.DEVNULL).pid)",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    file = Path(path)
+    file.with_suffix(".tmp").write_text(f"{os.getpid()} {child.pid} {leaver.pid} {middle.stdout.strip()}")
+    file.with_suffix(".tmp").rename(file)
+    time.sleep(seconds)
+
+
+def die(how: str = "kill") -> None:
+    if how == "exit":
+        os._exit(7)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(path: str) -> dict[str, Any]:
+    """Die in the first attempt, succeed in the second."""
+    file = Path(path)
+    if not file.exists():
+        file.write_text("died")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"survived": True}
+
+
+def talk(text: str) -> None:
+    print(text)
+    os.write(2, b"and on stderr\n")
+
+
+def report(ctx: Any) -> dict[str, Any]:
+    ctx.progress(12.5, "an eighth")
+    ctx.log.info("said by the job's logger")
+    time.sleep(0.6)
+    (ctx.out_dir / "made.txt").write_text("x")
+    return {
+        "id": ctx.job.id,
+        "attempt": ctx.job.attempt,
+        "queue": ctx.job.queue,
+        "out": str(ctx.out_dir),
+        "family": ctx.job.family.name,
+    }
+
+
+def bad_result(kind: str) -> Any:
+    return {
+        "list": [1, 2],
+        "object": {"x": object()},
+        "nan": {"x": float("nan")},
+        "nul": {"x": "a\x00b"},
+        "big": {"x": "x" * 2**21},
+    }[kind]
+
+
+def leave() -> None:
+    sys.exit(3)
+
+
+async def later(seconds: float = 0.01) -> dict[str, Any]:
+    import asyncio
+
+    await asyncio.sleep(seconds)
+    return {"async": True}
+
+
+def with_model(ctx: Any) -> dict[str, Any]:
+    return {"model": ctx.model, "pid": os.getpid()}
+
+
+def visible_device() -> dict[str, Any]:
+    return {"cuda": os.environ.get("CUDA_VISIBLE_DEVICES")}
+
+
+for fn in (
+    noop, echo, nap, fail, touch_and_wait, heed_cancel, hold_gil, family_tree, die, die_once, talk, report, bad_result,
+    leave, later, with_model, visible_device,
+):  # fmt: skip
+    registry.register_ingest_task(fn.__name__, fn)
+    registry.register_node(fn.__name__, fn)
+registry.register_ingest_task("nap_briefly", nap, budget_s=0.5)
+
+LOADS = Path(os.environ.get("LANE_JOBS_LOADS", os.devnull))
+
+
+def _loader(name: str) -> Any:
+    def load() -> str:
+        with LOADS.open("a") as out:
+            out.write(f"load {name}\n")
+        return f"<{name}>"
+
+    return load
+
+
+def _unload(value: str) -> None:
+    with LOADS.open("a") as out:
+        out.write(f"unload {value}\n")
+
+
+for name in ("alpha", "beta"):
+    registry.register_model(name, _loader(name), _unload, est_vram_gb=1.0)
