@@ -47,7 +47,8 @@ def finish_statement(family: Family, claim: tuple[bool, bool, bool, int] | None)
         f"progress_pct = case when {becomes} <> 'queued' then j.progress_pct end, "
         f"progress_text = case when {becomes} <> 'queued' then j.progress_text end, "
         "lease_expires_at = null, kill_requested = false "
-        "from done d where j.id = d.id and j.fencing_token = d.token and j.status = 'running' "
+        # Hidden from the planner: it would walk the index of running rows and compare each with every outcome.
+        "from done d where j.id = d.id and j.fencing_token = d.token and coalesce(j.status, '') = 'running' "
         f"returning j.id, j.status, j.attempt, j.fencing_token, j.queue, j.project, {_run(family, 'j')}, "
         f"j.{family.output_column} as output, d.elapsed_s, d.exit_code, d.detail, j.started_at)",
         # The same outcome of the same attempt once more: the first answer was lost on the way, not the claim.

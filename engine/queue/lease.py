@@ -102,12 +102,12 @@ def progress(db: Db, family: Family, reports: Iterable[tuple[int, int, float | N
     with db.transaction():
         for job_id, token, percent, text in rows:
             touched = db.run(
-                f"update {family.table} set progress_pct = {{percent}}, progress_text = {{text}} "
+                f"update {family.table} set progress_pct = {{percent}}, progress_text = {{note}} "
                 "where id = {id} and fencing_token = {token} and status = 'running'",
                 id=job_id,
                 token=token,
                 percent=None if percent is None else min(100.0, max(0.0, float(percent))),
-                text=clean_text(text, PROGRESS_TEXT_LIMIT),
+                note=clean_text(text, PROGRESS_TEXT_LIMIT),
             )
             if not touched:
                 lost.add(job_id)

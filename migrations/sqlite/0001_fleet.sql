@@ -74,7 +74,7 @@ create table workflow_node_jobs (
 create index workflow_node_jobs_claim on workflow_node_jobs
   (queue, project, model_key, place, band, created_at, id) where status = 'queued' and run_after is null;
 create index workflow_node_jobs_due on workflow_node_jobs
-  (queue, project, run_after) where status = 'queued' and run_after is not null;
+  (queue, project, model_key, place, run_after) where status = 'queued' and run_after is not null;
 create index workflow_node_jobs_running on workflow_node_jobs (queue, project) where status = 'running';
 
 create table ingest_jobs (
@@ -123,7 +123,7 @@ create table ingest_jobs (
 create index ingest_jobs_claim on ingest_jobs
   (queue, project, place, band, created_at, id) where status = 'queued' and run_after is null;
 create index ingest_jobs_due on ingest_jobs
-  (queue, project, run_after) where status = 'queued' and run_after is not null;
+  (queue, project, place, run_after) where status = 'queued' and run_after is not null;
 create index ingest_jobs_running on ingest_jobs (queue, project) where status = 'running';
 create unique index ingest_jobs_idempotency on ingest_jobs (project, idempotency_key)
   where idempotency_key is not null;

@@ -96,7 +96,9 @@ def test_a_wall_of_dead_parents_is_cleared_and_the_live_row_behind_it_found(db: 
     add_many(db, 700, table="workflow_node_jobs", run_id=over)
     mine = add_node(db, live, "a")
     assert names(take(db, lane("cpu"), n=1)) == [mine]
-    gone = db.value("select count(*) as n from workflow_node_jobs where run_id = {id} and status = 'cancelled'", id=over)
+    gone = db.value(
+        "select count(*) as n from workflow_node_jobs where run_id = {id} and status = 'cancelled'", id=over
+    )
     assert gone == 700
     assert db.value("select count(*) as n from job_events where event_type = 'cancelled'") == 700
 
@@ -158,7 +160,9 @@ def test_a_job_that_waited_too_long_for_its_model_counts_as_warm(db: Db) -> None
     assert names(take(db, lane("gpu"), n=1, models=("a", "b"), loaded_model="b")) == [aged]
 
 
-def _expected(rows: list[dict[str, Any]], n: int, newest: bool, models: list[str] | None, loaded: str, wait: Any) -> list[int]:
+def _expected(
+    rows: list[dict[str, Any]], n: int, newest: bool, models: list[str] | None, loaded: str, wait: Any
+) -> list[int]:
     def key(row: dict[str, Any]) -> tuple[Any, ...]:
         age = (row["created_at"], row["id"])
         stamp = (-row["created_at"].timestamp(), -row["id"]) if newest else age

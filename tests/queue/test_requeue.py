@@ -53,7 +53,9 @@ def test_a_poison_job_fails_at_the_cap_with_its_last_reason(db: Db, cause: str, 
     for attempt in range(1, cap + 2):
         worker = lane("cpu", box=f"b{attempt}")
         (one,) = take(db, worker)
-        answer = requeue(db, worker, {job_id: one.fencing_token}, cause, exit_code=-9, detail={"reason": f"no {attempt}"})
+        answer = requeue(
+            db, worker, {job_id: one.fencing_token}, cause, exit_code=-9, detail={"reason": f"no {attempt}"}
+        )
         assert bool(answer.queued) == (attempt <= cap)
     row = job(db, job_id)
     assert row["status"] == "failed" and f"no {cap + 1}" in row["error"] and row["finished_at"] is not None
