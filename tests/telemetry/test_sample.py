@@ -96,7 +96,15 @@ def test_a_payload_of_any_program_is_read_as_far_as_it_makes_sense() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"box": ""}, {"box": 5, "at": AT.isoformat()}, {"box": "x", "at": "soon"}, {"box": "x", "at": 17}, {"box": "x"}]
+    "data",
+    [
+        {},
+        {"box": ""},
+        {"box": 5, "at": AT.isoformat()},
+        {"box": "x", "at": "soon"},
+        {"box": "x", "at": 17},
+        {"box": "x"},
+    ],
 )
 def test_a_payload_without_box_or_time_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="hw_metrics"):

@@ -91,7 +91,8 @@ def net(**interfaces: tuple[int, int]) -> str:
     """/proc/net/dev with received and sent bytes."""
     head = "Inter-|   Receive  |  Transmit\n face |bytes packets\n"
     return head + "\n".join(
-        f"{name:>8}: {rx} 1 0 0 0 0 0 0 {tx} 1 0 0 0 0 0 0" for name, (rx, tx) in {"lo": (9**9, 9**9), **interfaces}.items()
+        f"{name:>8}: {rx} 1 0 0 0 0 0 0 {tx} 1 0 0 0 0 0 0"
+        for name, (rx, tx) in {"lo": (9**9, 9**9), **interfaces}.items()
     )
 
 
