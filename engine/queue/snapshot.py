@@ -83,12 +83,12 @@ def _queued(db: Db, project: str | None) -> dict[tuple[str, str], int]:
 
 
 def _running(db: Db, project: str | None) -> dict[str, int]:
-    """Running rows by project; there are never more than slots."""
+    """Begun rows by project (there are never more than slots); what is only claimed ahead does not count."""
     counts: dict[str, int] = {}
     for family in FAMILIES:
         for row in db.all(
             f"select project, count(*) as n from {family.table} where status = 'running' "
-            "and ({every} = 1 or project = {project}) group by project",
+            "and started_at is not null and ({every} = 1 or project = {project}) group by project",
             every=1 if project is None else 0,
             project=project or "",
         ):
