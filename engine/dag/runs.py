@@ -295,10 +295,10 @@ def end_leftovers(db: Db, limit: int = 2000) -> int:
     """
     with db.transaction():
         rows = db.all(
-            "select j.id, j.status, j.claimed_box, j.queue from workflow_node_jobs j join workflow_runs r on r.id = j.run_id "
-            "where r.status in ('failed', 'cancelled') and r.finished_at is null and (j.status in "
+            "select j.id, j.status, j.claimed_box, j.queue from workflow_runs r cross join workflow_node_jobs j "
+            "where j.run_id = r.id and r.status in ('failed', 'cancelled') and r.finished_at is null and (j.status in "
             "('queued', 'awaiting_input') or (j.status = 'running' and not j.cancel_requested)) "
-            f"order by j.id limit {{limit}} {'for update of j skip locked' if db.kind == 'postgresql' else ''}",
+            f"limit {{limit}} {'for update of j skip locked' if db.kind == 'postgresql' else ''}",
             limit=limit,
         )
         cancel_rows(db, NODE, [row["id"] for row in rows if row["status"] != "running"], "the run is over")

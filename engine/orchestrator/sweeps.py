@@ -101,9 +101,9 @@ class Sweep:
 def run_sweeps(clock: Clock = time.monotonic) -> list[Sweep]:
     """The sweeps over runs; those over lost work are in :mod:`engine.orchestrator.lost`."""
     return [
-        Sweep("runs_started", 0.5, runs.mark_all_started, clock),
-        Sweep("runs_unexpanded", 0.5, lambda db: runs.look_again(db, unexpanded=True), clock),
+        Sweep("runs_started", 1.0, runs.mark_all_started, clock),
+        Sweep("runs_unexpanded", 0.7, lambda db: runs.look_again(db, unexpanded=True), clock),
         Sweep("runs_stuck", 5.0, lambda db: runs.look_again(db, unexpanded=False), clock),
         Sweep("runs_leftovers", 1.0, runs.end_leftovers, clock),
-        Sweep("runs_closing", 0.5, runs.close_runs, clock),
+        Sweep("runs_closing", 1.0, runs.close_runs, clock),
     ]
