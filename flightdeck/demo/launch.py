@@ -84,6 +84,8 @@ def prepare(store: Store, afresh: bool = True) -> None:
         if afresh:
             seed.start_afresh(db)
             seed.seed(db)
+            for box, queue, project, slots in LANES:
+                seed.announce(db, box or config.box_name(), queue, project, slots)
 
 
 def plan(directory: Path, url: str, server_url: str) -> Plan:

@@ -49,6 +49,18 @@ def seed(db: Db, profiles: Iterable[BoxProfile] = PROFILES) -> None:
         )
 
 
+def announce(db: Db, box: str, queue: str, project: str, slots: int) -> None:
+    """A lane that is being started, so that the first frame has it; the lane itself overwrites the row."""
+    db.run(
+        "insert into worker_heartbeats (box, queue, project, state, slots) "
+        "values ({box}, {queue}, {project}, 'starting', {slots}) on conflict do nothing",
+        box=box,
+        queue=queue,
+        project=project,
+        slots=slots,
+    )
+
+
 def write_box(db: Db, profile: BoxProfile) -> None:
     known = facts(profile)
     db.run(

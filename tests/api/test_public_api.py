@@ -34,7 +34,8 @@ def configured(store: Store) -> None:
 
 def counts(db: Db) -> tuple[int, int, int]:
     return tuple(  # type: ignore[return-value]
-        db.value(f"select count(*) as n from {table}") for table in ("workflow_runs", "workflow_node_jobs", "ingest_jobs")
+        db.value(f"select count(*) as n from {table}")
+        for table in ("workflow_runs", "workflow_node_jobs", "ingest_jobs")
     )
 
 
@@ -81,7 +82,13 @@ def test_calls_with_conn_follow_the_callers_transaction(store: Store, db: Db) ->
         (lambda: engine.enqueue_many(task_name="t", queue="default", args_list=[{}, {"x": {1}}]), PayloadError),
         (
             lambda: engine.submit_run(
-                {"name": "c", "nodes": [{"id": "a", "node": "n", "depends_on": ["b"]}, {"id": "b", "node": "n", "depends_on": ["a"]}]}
+                {
+                    "name": "c",
+                    "nodes": [
+                        {"id": "a", "node": "n", "depends_on": ["b"]},
+                        {"id": "b", "node": "n", "depends_on": ["a"]},
+                    ],
+                }
             ),
             GraphError,
         ),

@@ -50,7 +50,9 @@ def gone(pid: int) -> bool:
 
 
 def test_what_dies_is_started_again_with_growing_pauses(tmp_path: Path, lines: list[Line]) -> None:
-    line = begin(tmp_path, lines, Program("dies", (sys.executable, "-c", "raise SystemExit(3)")), Program("stays", SLEEPER))
+    line = begin(
+        tmp_path, lines, Program("dies", (sys.executable, "-c", "raise SystemExit(3)")), Program("stays", SLEEPER)
+    )
     stays = eventually(lambda: pid_of(line, "stays"))
     status = eventually(
         lambda: next((p for p in line.ask("status")["programs"] if p["name"] == "dies" and p["restarts"] >= 2), None)
@@ -128,5 +130,3 @@ def test_garbage_on_the_wire_is_answered_and_changes_nothing(tmp_path: Path, lin
     pid = eventually(lambda: pid_of(line, "a"))
     assert line.ask("explode")["programs"]
     assert pid_of(line, "a") == pid
-
-
