@@ -39,9 +39,9 @@ class Ahead:
         worth = int(QUEUED_S / max(self._mean_s, 1e-5))
         return 1 + max(1, min(worth, self.limit // self.slots))
 
-    def worth_claiming(self, room: int, idle: int) -> bool:
-        """A claim for ``room`` jobs is due: a slot waits, or half of what is held ahead has run."""
-        return room > 0 and (idle > 0 or room * 2 >= self.depth * self.slots)
+    def worth_claiming(self, room: int, idle: int, flowing: int) -> bool:
+        """A claim for ``room`` jobs is due: a slot waits, or half of what ``flowing`` slots hold ahead has run."""
+        return room > 0 and (idle > 0 or room * 2 >= self.depth * flowing)
 
     def flush_due(self, finished: int, oldest_s: float, idle: int) -> bool:
         """Finished jobs are to be written now. They wait only while every slot has more to run."""

@@ -173,6 +173,8 @@ class Lane:
             self._on_news(kind, value, now)
         if now >= self._tick_at:
             self._tick(now)
+        if self.waiting and self.duty.claiming:
+            self._serve_waiting()
         self._write_and_claim(now)
         face = self._make_face()
         if face != self._face:
@@ -350,8 +352,7 @@ class Lane:
             self.link.works("loop")
         except StoreError as error:
             self._lost_connection(error)
-        for slot in self.crew.slots:
-            slot.pump(self.selector)
+        self._pump()
 
     def _requests(self) -> list[tuple[ClaimRequest, Slot | None]]:
         """What to claim for: all free slots at once; on gpu queues one claim per slot, whose models differ."""
@@ -360,8 +361,10 @@ class Lane:
         if self.gpu:
             return [(self._request(1, slot), slot) for slot in self.crew.idle]
         depth = self.ahead.depth
-        room = sum(max(0, depth - len(slot.jobs)) for slot in self.crew.ready)
-        if not self.ahead.worth_claiming(room, len(self.crew.idle)):
+        now = time.monotonic()
+        flowing = [slot for slot in self.crew.ready if slot.flows(now)]
+        room = sum(max(0, depth - len(slot.jobs)) for slot in flowing)
+        if not self.ahead.worth_claiming(room, len(self.crew.idle), len(flowing)):
             return []
         return [(self._request(room, None), None)]
 
@@ -396,7 +399,7 @@ class Lane:
             self.fates.never_began(held)
             return
         if slot is None or not slot.idle:
-            fit = self.crew.ready if held.job.ahead else self.crew.idle
+            fit = [each for each in self.crew.ready if each.flows(now)] if held.job.ahead else self.crew.idle
             slot = min(fit, key=lambda each: len(each.jobs), default=None)
         if slot is None or not self.duty.claiming:
             self.waiting.append(held)
@@ -406,9 +409,17 @@ class Lane:
     def _ready(self, slot: Slot) -> None:
         """An executor can take jobs."""
         self.look = True
-        while self.waiting and slot.idle:
-            self._hand(self.waiting.popleft(), slot)
-        slot.pump(self.selector)
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        """Hand over what was claimed when no slot was free for it (an executor died in between)."""
+        for _ in range(len(self.waiting)):
+            self._hand(self.waiting.popleft())
+        self._pump()
+
+    def _pump(self) -> None:
+        for slot in self.crew.slots:
+            slot.pump(self.selector)
 
     def _verify(self, db: Db, now: float) -> None:
         """This process stood still between a claim and its start: start only what is still ours."""

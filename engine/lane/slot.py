@@ -19,6 +19,7 @@ from typing import Any
 from engine.lane import devices, logs, protocol, tree
 from engine.lane.book import Held
 
+FLOW_S = 0.05  # a job that runs longer is no short one: nothing is claimed ahead behind it
 START_BACKOFF_S = (0.0, 0.2, 1.0, 3.0, 10.0, 30.0)  # between attempts when executors die before they are ready
 
 
@@ -189,6 +190,11 @@ class Slot:
         """The job whose user code runs now, as far as the lane knows."""
         first = next(iter(self.jobs.values()), None)
         return first if first is not None and first.began is not None else None
+
+    def flows(self, now: float) -> bool:
+        """Jobs handed over now will run soon: nothing runs here, or only since a moment ago."""
+        held = self.running
+        return held is None or held.began is None or now - held.began < FLOW_S
 
     def hand(self, held: Held, now: float) -> None:
         """Put one job into the pipe (written by :meth:`pump`)."""
