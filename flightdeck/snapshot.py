@@ -21,24 +21,44 @@ if TYPE_CHECKING:
 FRESH_S = 10.0
 
 
-def run(form: str, *, width: int = 120, height: int = 40, ascii_only: bool = False) -> None:
-    """Print one frame. ``form``: text, json or svg. Raises ConfigError, StoreError."""
+def main(
+    *,
+    form: str = "text",
+    width: int = 120,
+    height: int = 40,
+    project: str | None = None,
+    ascii: bool = False,
+    theme: str | None = None,
+) -> None:
+    """The command: print one frame. ``form``: text, json or svg. Raises ConfigError, StoreError."""
     store = open_store()
     if store.owned:
         ensure_schema(store, seconds=0)
+    project = project or str(config.get("project")) or None
     with store.connect("snapshot", read_only=True) as db:
         check_schema(store, db)
         look = look_at_this_box(db)
-        project = str(config.get("project")) or None
         if form == "json":
-            text = json.dumps(fleet_snapshot(project, db, look), indent=2, ensure_ascii=False)
+            text = json.dumps(fleet_snapshot(project, db, look), indent=2)
         else:
-            from flightdeck import frame
-
             update = still(store, db, project, look)
-            draw = frame.svg if form == "svg" else frame.text
-            text = draw(update, width=width, height=height, ascii_only=ascii_only)
+    if form != "json":
+        from flightdeck.frame import render_frame
+        from flightdeck.launch import store_name
+        from flightdeck.term.session import no_color
+
+        frame = render_frame(
+            update,
+            (width, height),
+            theme or "dark",
+            ascii,
+            project=project,
+            store_name=store_name(config.db_url()),
+            plain=no_color(),
+        )
+        text = frame.svg if form == "svg" else frame.text
     sys.stdout.write(text.rstrip("\n") + "\n")
+    sys.stdout.flush()
 
 
 def look_at_this_box(db: Db) -> Look | None:

@@ -51,13 +51,17 @@ class Program:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run and where. ``keep``: an ``embedded:`` URL whose server must outlive the programs."""
+    """What to run and where. ``keep``: an ``embedded:`` URL whose server must outlive the programs.
+
+    ``orphan``: what to do when the owner is gone without a word, "stop" or "drain".
+    """
 
     programs: tuple[Program, ...]
     directory: str
     keep: str | None = None
     stop_s: float = 5.0  # "stop": seconds from asking to killing
     drain_s: float = 40.0  # "drain": the same
+    orphan: str = "stop"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -249,7 +253,7 @@ class Supervisor:
             del self._lines[sock]
             sock.close()
             if sock is self._owner:
-                self.stop(self._plan.stop_s, "the deck is gone")
+                self.stop(self._plan.drain_s if self._plan.orphan == "drain" else self._plan.stop_s, "the deck is gone")
             return
         *lines, self._lines[sock] = (self._lines[sock] + data).split(b"\n")
         for line in lines:

@@ -9,16 +9,18 @@ import threading
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from engine import config
+from engine import config as engine_config
 from engine.errors import ConfigError
 from engine.store import Store, open_store
-from engine.store.migrate import check_schema, ensure_schema, migrate
+from engine.store.migrate import ensure_schema, migrate
 from flightdeck import supervise
 from flightdeck.supervise import Line, Plan, Program
 
-DRAIN_S = 45.0
+if TYPE_CHECKING:
+    from flightdeck.app import FlightDeckApp
+
 STOP_S = 10.0
 
 _SETTINGS = {
@@ -83,7 +85,7 @@ def apply_config(data: Mapping[str, Any]) -> None:
     values = {
         ("db_url" if key == "db" else key): data[key] for key in data if key not in ("recorder", "orchestrator", "lane")
     }
-    config.configure(**values)
+    engine_config.configure(**values)
 
 
 def default_lanes(gpus: int) -> list[dict[str, Any]]:
@@ -91,7 +93,7 @@ def default_lanes(gpus: int) -> list[dict[str, Any]]:
     lanes: list[dict[str, Any]] = [{"queue": "cpu", "slots": os.cpu_count() or 1}]
     if gpus:
         lanes.append({"queue": "gpu", "slots": gpus})
-    return lanes + [{"queue": queue, "slots": 1} for queue in config.ingest_queues()]
+    return lanes + [{"queue": queue, "slots": 1} for queue in engine_config.ingest_queues()]
 
 
 def count_gpus() -> int:
@@ -109,18 +111,18 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
     """What runs on this box. The settings travel by environment, so that a restart finds the same."""
     environment = {
         "FLIGHTDECK_DB_URL": store.url,
-        "FLIGHTDECK_BOX": config.box_name(),
-        "FLIGHTDECK_PROJECT": config.project_name(),
-        "FLIGHTDECK_INGEST_QUEUES": ",".join(config.ingest_queues()),
-        "FLIGHTDECK_LOG_LEVEL": str(config.get("log_level")),
-        "FLIGHTDECK_GRACE": str(config.get("grace")),
-        "FLIGHTDECK_LEASE_SECONDS": str(config.get("lease_seconds")),
-        "FLIGHTDECK_MAX_OFFLINE": str(config.get("max_offline")),
+        "FLIGHTDECK_BOX": engine_config.box_name(),
+        "FLIGHTDECK_PROJECT": engine_config.project_name(),
+        "FLIGHTDECK_INGEST_QUEUES": ",".join(engine_config.ingest_queues()),
+        "FLIGHTDECK_LOG_LEVEL": str(engine_config.get("log_level")),
+        "FLIGHTDECK_GRACE": str(engine_config.get("grace")),
+        "FLIGHTDECK_LEASE_SECONDS": str(engine_config.get("lease_seconds")),
+        "FLIGHTDECK_MAX_OFFLINE": str(engine_config.get("max_offline")),
     }
-    if config.get("app"):
-        environment["FLIGHTDECK_APP"] = str(config.get("app"))
-    if config.get("db_direct_url"):
-        environment["FLIGHTDECK_DB_DIRECT_URL"] = str(config.get("db_direct_url"))
+    if engine_config.get("app"):
+        environment["FLIGHTDECK_APP"] = str(engine_config.get("app"))
+    if engine_config.get("db_direct_url"):
+        environment["FLIGHTDECK_DB_DIRECT_URL"] = str(engine_config.get("db_direct_url"))
     python = sys.executable
     programs = []
     if data.get("orchestrator", True):
@@ -142,86 +144,113 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
         str(run_dir()),
         keep=store.url if store.url.startswith("embedded:") else None,
         stop_s=STOP_S,
-        drain_s=float(config.get("grace")) + 15.0,
+        drain_s=float(engine_config.get("grace")) + 15.0,
+        orphan="drain",
     )
 
 
 def run_dir() -> Path:
     """Where the supervisor of this box keeps its plan, its socket and the logs."""
-    return config.data_dir() / "up" / config.box_name()
+    return engine_config.data_dir() / "up" / engine_config.box_name()
 
 
-def run(run_deck: Callable[[Store], None] | None, config_path: Path | None = None) -> None:
-    """Run this box. ``run_deck`` None: stay until a signal (``--no-deck``), which drains.
+def main(*, config: str | None = None, no_deck: bool = False, **looks: Any) -> None:
+    """The command. ``looks``: options of the deck. Ends the process."""
+    if not no_deck:
+        from flightdeck.term.session import check_terminal
 
-    Joins the supervisor that an earlier ``up`` left running. Raises ConfigError, StoreError.
-    """
+        check_terminal()
+    store, line = begin(Path(config) if config else None)
+    if no_deck:
+        _stay(line)
+        return
+    from flightdeck.launch import open_deck
+    from flightdeck.term.session import leave_process
+
+    answer: list[str] = []
+    code = 1
+    try:
+        code = open_deck(**looks, opener=lambda: store, on_quit=lambda app: _ask(app, answer), leave=False)
+    finally:
+        _leave(line, answer[0] if answer else "stop" if code == 1 else "drain")
+    leave_process(code)
+
+
+def begin(config_path: Path | None = None, gpus: Callable[[], int] | None = None) -> tuple[Store, Line]:
+    """Start what runs on this box, or join what an earlier ``up`` left running. Raises ConfigError, StoreError."""
     data = read_config(config_path)
     apply_config(data)
     store = open_store()
+    line = supervise.attach(run_dir())
+    if line is not None:
+        line.ask("own")
+        return store, line
     if data.get("orchestrator", True):
         migrate(store)  # what the orchestrator would do first; here a refusal is seen by whoever typed the command
     else:
         ensure_schema(store)
-    with store.connect("up", read_only=True) as db:
-        check_schema(store, db)
-    line = supervise.attach(run_dir())
-    if line is not None:
-        line.ask("own")
-    else:
-        line = supervise.start(plan(store, data))
-    if run_deck is None:
-        _stay(line)
-        return
+    return store, supervise.start(plan(store, data, gpus or count_gpus))
+
+
+def _ask(app: FlightDeckApp, answer: list[str]) -> None:
+    """``q``: the deck goes, but what about the box?"""
+    from flightdeck.screens.dialog import Choice, ConfirmScreen
+
+    def answered(choice: str | None) -> None:
+        if choice:
+            answer.append(choice)
+            app.exit(0)
+
+    app.push_screen(
+        ConfirmScreen(
+            f"Leave {engine_config.box_name()} working?",
+            [
+                ("leave: recorder, orchestrator and lanes keep running", "text"),
+                (f"drain: running jobs have {engine_config.get('grace'):g} s to end, then everything stops", "text"),
+                ("stop: jobs go back to the front of the queue", "text"),
+            ],
+            [
+                Choice("leave", "l", "leave", "ok"),
+                Choice("drain", "d", "drain", "warn"),
+                Choice("stop", "s", "stop", "bad"),
+            ],
+        ),
+        answered,
+    )
+
+
+def _leave(line: Line, answer: str) -> None:
+    """The deck is closed: do what was answered."""
     try:
-        run_deck(store)
-    except BaseException:
-        line.end("stop", STOP_S + 5.0)
-        raise
-    _leave(line)
-
-
-def _leave(line: Line) -> None:
-    """The deck is closed: what about the fleet?"""
-    answer = ask_what_next()
-    if answer == "leave":
-        line.ask("leave")
-        say("this box keeps working; `flightdeck up` shows it again, and can stop it")
-    elif answer == "drain":
-        say(f"draining: running jobs have {config.get('grace'):g} s ...")
-        line.end("drain", float(config.get("grace")) + 25.0)
-    else:
-        say("stopping ...")
-        line.end("stop", STOP_S + 5.0)
+        if answer == "leave":
+            line.ask("leave")
+            say("this box keeps working; `flightdeck up` shows it again, and can stop it")
+        elif answer == "drain":
+            say(f"draining: running jobs have {engine_config.get('grace'):g} s ...")
+            line.end("drain", float(engine_config.get("grace")) + 25.0)
+        else:
+            say("stopping ...")
+            line.end("stop", STOP_S + 5.0)
+    except OSError:
+        say("the supervisor is gone already")
     line.close()
 
 
-def ask_what_next() -> str:
-    """``leave``, ``drain`` or ``stop``; without a terminal to ask on: ``stop``."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return "stop"
-    while True:
-        sys.stdout.write("This box is working. [l]eave it running, [d]rain and stop, [s]top now? ")
-        sys.stdout.flush()
-        reply = sys.stdin.readline()
-        if not reply:
-            return "stop"
-        for answer in ("leave", "drain", "stop"):
-            if reply.strip().lower() in (answer, answer[0]):
-                return answer
-
-
 def _stay(line: Line) -> None:
+    """Until a signal, which drains."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: over.set())
     say(f"running; logs in {run_dir() / 'log'}")
-    while not over.wait(1.0):
+    while not over.wait(5.0):
         if not line.alive():
             raise ConfigError(f"the supervisor ended; see {run_dir() / 'supervisor.log'}")
-    line.end("drain", float(config.get("grace")) + 25.0)
+    _leave(line, "drain")
 
 
 def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except OSError:
+        pass  # the terminal is gone

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from engine import config
 from engine.errors import ConfigError
@@ -47,8 +48,25 @@ def default_dir() -> Path:
     return config.data_dir() / "demo"
 
 
-def run(run_deck: Callable[[Store], None] | None, directory: Path | None = None, *, keep_data: bool = False) -> None:
-    """Start the demo, show it, stop it. ``run_deck`` None: print the database's URL and wait for a signal.
+def main(*, directory: str | None = None, headless: bool = False, **looks: Any) -> None:
+    """The command. ``looks``: options of the deck. Ends the process with the deck's exit code."""
+    if headless:
+        run(None, Path(directory) if directory else None)
+        return
+    from flightdeck.launch import open_deck
+    from flightdeck.term.session import check_terminal, leave_process
+
+    check_terminal()
+
+    def show(store: Store) -> int:
+        config.set_flags(db_url=store.url)
+        return open_deck(**looks, opener=lambda: store, leave=False)
+
+    leave_process(run(show, Path(directory) if directory else None))
+
+
+def run(show: Callable[[Store], int] | None, directory: Path | None = None) -> int:
+    """Start the demo, show it, stop it; the exit code. ``show`` None: print the database's URL and wait for a signal.
 
     A second demo in the same directory only looks at the first one.
     """
@@ -56,20 +74,16 @@ def run(run_deck: Callable[[Store], None] | None, directory: Path | None = None,
     directory.mkdir(parents=True, exist_ok=True)
     with _only_one(directory) as first:
         if not first:
-            _look_on(run_deck, directory)
-            return
+            return _look_on(show, directory)
         url = f"embedded:///{directory / 'postgres'}?dbname={seed.DATABASE}"
-        store = Store(url)
         line: Line | None = None
         try:
-            prepare(store, afresh=not keep_data)
+            store = Store(url)
+            prepare(store)
             server_url = embedded.server_for(url)[0].url(seed.DATABASE)
             line = supervise.start(plan(directory, url, server_url), clean_environment())
             _tell(directory, server_url)
-            if run_deck is None:
-                _wait_for_a_signal(server_url)
-            else:
-                run_deck(store)
+            return _wait_for_a_signal(server_url) if show is None else show(store)
         finally:
             if line is not None:
                 line.end("stop", STOP_S + 6.0)
@@ -77,15 +91,14 @@ def run(run_deck: Callable[[Store], None] | None, directory: Path | None = None,
             embedded.release(directory / "postgres")
 
 
-def prepare(store: Store, afresh: bool = True) -> None:
+def prepare(store: Store) -> None:
     """Schema and seed. The demo's database is emptied first, so that every demo begins the same."""
     migrate(store)
     with store.connect("demo") as db:
-        if afresh:
-            seed.start_afresh(db)
-            seed.seed(db)
-            for box, queue, project, slots in LANES:
-                seed.announce(db, box or config.box_name(), queue, project, slots)
+        seed.start_afresh(db)
+        seed.seed(db)
+        for box, queue, project, slots in LANES:
+            seed.announce(db, box or config.box_name(), queue, project, slots)
 
 
 def plan(directory: Path, url: str, server_url: str) -> Plan:
@@ -123,15 +136,15 @@ def _tell(directory: Path, server_url: str) -> None:
     (directory / "demo.json").write_text(json.dumps({"url": server_url, "pid": os.getpid()}))
 
 
-def _look_on(run_deck: Callable[[Store], None] | None, directory: Path) -> None:
+def _look_on(show: Callable[[Store], int] | None, directory: Path) -> int:
     """Another demo runs here: look at it, leave it alone."""
     try:
         known = json.loads((directory / "demo.json").read_text())
     except (OSError, ValueError):
         raise ConfigError(f"another demo is starting in {directory}; try again in a moment") from None
-    if run_deck is None:
+    if show is None:
         raise ConfigError(f"a demo runs in {directory} already (process {known['pid']})")
-    run_deck(Store(known["url"]))
+    return show(Store(known["url"]))
 
 
 @contextmanager
@@ -149,10 +162,11 @@ def _only_one(directory: Path) -> Iterator[bool]:
         os.close(fd)
 
 
-def _wait_for_a_signal(server_url: str) -> None:
+def _wait_for_a_signal(server_url: str) -> int:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: over.set())
     sys.stdout.write(f"ready {server_url}\n")
     sys.stdout.flush()
     over.wait()
+    return 0
