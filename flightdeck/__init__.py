@@ -1,0 +1,1 @@
+"""Flight Deck: the cockpit of a fleet. Imports the engine; nothing imports it."""

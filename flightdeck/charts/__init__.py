@@ -1,0 +1,1 @@
+"""Pure drawing: values to characters."""

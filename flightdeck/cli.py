@@ -1,0 +1,151 @@
+"""The command ``flightdeck``: the deck itself, and thin entries to the demo, this box for real, and one frame."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from engine.commands.options import App as AppOption
+from engine.commands.options import Box, Db, LogLevel, Project, new_app, run_app, start
+
+# Textual reads these when it is imported: few small frames, no animation, so that a slow link stays fresh.
+os.environ.setdefault("TEXTUAL_FPS", "15")
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Look only: no key, entry or hint that changes anything")]
+Ascii = Annotated[bool, typer.Option("--ascii", help="Nothing but ASCII in frames and charts")]
+NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal")]
+Theme = Annotated[str | None, typer.Option("--theme", metavar="dark|light", help="Colours (default dark)")]
+
+cli = new_app(invoke_without_command=True, help="Flight Deck: the cockpit of your boxes, their lanes and jobs.")
+
+
+@cli.callback()
+def deck(
+    context: typer.Context,
+    db: Db = None,
+    project: Project = None,
+    box: Box = None,
+    read_only: ReadOnly = False,
+    ascii: Ascii = False,
+    no_mouse: NoMouse = False,
+    theme: Theme = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Open the deck on the configured database.
+
+    Example: flightdeck --db postgresql://fleet@db/fleet --read-only
+    """
+    if theme not in (None, "dark", "light"):
+        raise typer.BadParameter(f"{theme!r} is neither dark nor light", param_hint="--theme")
+    context.obj = {"project": project, "read_only": read_only, "ascii": ascii, "mouse": not no_mouse, "theme": theme}
+    start(db=db, project=project, box=box, log_level=log_level or "warning")
+    if context.invoked_subcommand is None:
+        from flightdeck.launch import open_deck
+
+        open_deck(**context.obj)
+
+
+@cli.command()
+def demo(
+    context: typer.Context,
+    directory: Annotated[
+        str | None, typer.Option("--dir", metavar="DIR", help="Where the demo keeps its database")
+    ] = None,
+    headless: Annotated[bool, typer.Option("--headless", help="No screen: tell the database's URL and wait")] = False,
+    project: Project = None,
+    box: Box = None,
+    read_only: ReadOnly = False,
+    ascii: Ascii = False,
+    no_mouse: NoMouse = False,
+    theme: Theme = None,
+) -> None:
+    """A living fleet that needs nothing: three simulated boxes and this one, real lanes and jobs.
+
+    Example: flightdeck demo
+    """
+    from flightdeck.demo.launch import main as run_demo
+
+    start(box=box, log_level="warning")
+    run_demo(directory=directory, headless=headless, **_looks(context, project, read_only, ascii, no_mouse, theme))
+
+
+@cli.command()
+def up(
+    context: typer.Context,
+    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="flightdeck.toml")] = None,
+    no_deck: Annotated[bool, typer.Option("--no-deck", help="No screen: for systemd")] = False,
+    db: Db = None,
+    project: Project = None,
+    box: Box = None,
+    app_module: AppOption = None,
+    read_only: ReadOnly = False,
+    ascii: Ascii = False,
+    no_mouse: NoMouse = False,
+    theme: Theme = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run this box for real: recorder, orchestrator and lanes, kept alive, then the deck.
+
+    Example: flightdeck up --config flightdeck.toml
+    """
+    from flightdeck.up import main as run_up
+
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level or ("info" if no_deck else "warning"))
+    run_up(config=config, no_deck=no_deck, **_looks(context, project, read_only, ascii, no_mouse, theme))
+
+
+@cli.command()
+def snapshot(
+    context: typer.Context,
+    text: Annotated[bool, typer.Option("--text", help="One frame as plain text (the default)")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The data behind the frame")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="One frame as SVG")] = False,
+    width: Annotated[int, typer.Option("--width", min=20, max=1000)] = 120,
+    height: Annotated[int, typer.Option("--height", min=4, max=500)] = 40,
+    db: Db = None,
+    project: Project = None,
+    box: Box = None,
+    ascii: Ascii = False,
+    theme: Theme = None,
+) -> None:
+    """Print one frame and leave.
+
+    Example: flightdeck snapshot --text --width 80 --height 24
+    """
+    from flightdeck.snapshot import main as run_snapshot
+
+    if sum((text, json, svg)) > 1:
+        raise typer.BadParameter("choose one of --text, --json, --svg")
+    start(db=db, project=project, box=box, log_level="warning")
+    looks = _looks(context, project, True, ascii, True, theme)
+    form = "json" if json else "svg" if svg else "text"
+    run_snapshot(
+        form=form, width=width, height=height, project=looks["project"], ascii=looks["ascii"], theme=looks["theme"]
+    )
+
+
+def _looks(
+    context: typer.Context, project: str | None, read_only: bool, ascii: bool, no_mouse: bool, theme: str | None
+) -> dict[str, object]:
+    """Options of the look, given before or after the command's name."""
+    before = context.obj or {}
+    if theme not in (None, "dark", "light"):
+        raise typer.BadParameter(f"{theme!r} is neither dark nor light", param_hint="--theme")
+    return {
+        "project": project if project is not None else before.get("project"),
+        "read_only": read_only or bool(before.get("read_only")),
+        "ascii": ascii or bool(before.get("ascii")),
+        "mouse": not no_mouse and bool(before.get("mouse", True)),
+        "theme": theme or before.get("theme"),
+    }
+
+
+def main() -> None:
+    run_app(cli, "flightdeck")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""One frame of the deck without a terminal: for ``flightdeck snapshot``, screenshots and golden tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from flightdeck.model.deck import Clock, Update
+
+if TYPE_CHECKING:
+    from flightdeck.app import FlightDeckApp
+
+
+@dataclass(frozen=True)
+class Frame:
+    """``text``: rows without trailing blanks. ``svg``: the same with colours."""
+
+    text: str
+    svg: str
+
+
+def render_frame(
+    updates: Update | Sequence[Update],
+    size: tuple[int, int] = (120, 40),
+    theme: str = "dark",
+    ascii: bool = False,
+    *,
+    project: str | None = None,
+    keys: Sequence[str] = (),
+    store_name: str = "",
+    plain: bool = False,
+    read_only: bool = True,
+) -> Frame:
+    """Draw what a deck would show after these updates (and keys pressed), at the time of the last one."""
+    if not isinstance(updates, Sequence):
+        updates = [updates]
+    last = updates[-1]
+    wall = next((update.at for update in reversed(updates) if update.at is not None), datetime.now(UTC))
+    clock = Clock(lambda: last.mono, lambda: wall)
+    frames: list[Frame] = []
+    failures: list[BaseException] = []
+
+    async def draw() -> None:
+        from flightdeck.app import FlightDeckApp
+
+        app = FlightDeckApp(
+            None, project, read_only, ascii, theme=theme, store_name=store_name, plain=plain, clock=clock
+        )
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            for update in updates:
+                app.take_in(update)
+            app.flush()
+            await pilot.pause()
+            for key in keys:
+                await pilot.press(key)
+            await pilot.pause()
+            frames.append(Frame(screen_text(app), app.export_screenshot(title="flightdeck")))
+
+    def work() -> None:
+        try:
+            asyncio.run(draw())
+        except BaseException as error:
+            failures.append(error)
+
+    # In a thread of its own, so that a caller may have an event loop already.
+    thread = threading.Thread(target=work, name="frame")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return frames[0]
+
+
+def screen_text(app: FlightDeckApp) -> str:
+    """What stands on the screen now, row by row."""
+    strips = app.screen._compositor.render_strips(app.size)
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)

@@ -1,0 +1,1 @@
+"""What the deck knows, as plain values. No Textual here."""

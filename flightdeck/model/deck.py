@@ -1,0 +1,191 @@
+"""The read model: what the deck knows right now, fed by updates, asked by widgets. Knows no terminal and no database."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes, read_view
+from flightdeck.model.text import clean
+from flightdeck.model.traces import History, slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from engine.telemetry.sample import BoxSample
+
+
+class Update(Protocol):
+    """What the feed brings (engine.feed.FeedUpdate)."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def at(self) -> datetime | None: ...
+    @property
+    def mono(self) -> float: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def next_try_s(self) -> float | None: ...
+    @property
+    def lost_since_mono(self) -> float | None: ...
+    @property
+    def view(self) -> Mapping[str, Any] | None: ...
+    @property
+    def samples(self) -> Sequence[BoxSample]: ...
+    @property
+    def history(self) -> Mapping[str, Sequence[BoxSample]] | None: ...
+
+
+@dataclass
+class Clock:
+    """Where times come from; tests and still frames replace both."""
+
+    mono: Callable[[], float]
+    wall: Callable[[], datetime]
+
+
+@dataclass
+class Link:
+    """The state of the connection to the database."""
+
+    state: str = "connecting"
+    error: str = ""
+    mono: float | None = None  # when the last update was made
+    next_try_mono: float | None = None
+    lost_since: float | None = None
+    live_mono: float | None = None  # when the database last answered
+
+
+@dataclass
+class Deck:
+    """Everything on screen that is not the cursor."""
+
+    clock: Clock
+    view: View = field(default_factory=View)
+    view_mono: float = 0.0
+    histories: dict[str, History] = field(default_factory=dict)
+    link: Link = field(default_factory=Link)
+    loaded: bool = False
+    _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
+
+    def apply(self, update: Update) -> set[str] | None:
+        """Take one update in. Returns the names of the boxes that changed; None means: look at everything."""
+        link = self.link
+        before = link.state
+        link.state, link.mono = update.state, update.mono
+        link.error = clean(update.error, 200)
+        link.lost_since = update.lost_since_mono
+        link.next_try_mono = None if update.next_try_s is None else update.mono + update.next_try_s
+        if update.state == "live":
+            link.live_mono = update.mono
+        if update.at is not None:
+            self._skew = update.at - datetime.fromtimestamp(update.mono, UTC)
+        changed: set[str] = set()
+        everything = before != update.state
+        if update.history:
+            for raw, rows in update.history.items():
+                self.histories[raw] = history = History()
+                history.load(rows)
+                changed.add(raw)
+        for sample in update.samples:
+            if sample.box not in self.histories:
+                self.histories[sample.box] = History()
+                everything = True
+            self.histories[sample.box].add(sample)
+            changed.add(sample.box)
+        if update.view is not None:
+            view = read_view(update.view)
+            old = {box.raw: box for box in self.view.boxes}
+            if [box.raw for box in view.boxes] != list(old) or view.projects != self.view.projects:
+                everything = True
+            changed |= {box.raw for box in view.boxes if box != old.get(box.raw)}
+            self.view, self.view_mono, self.loaded = view, update.mono, True
+        return None if everything else changed
+
+    def frozen_copy(self) -> Deck:
+        """A still picture: its clock stands at this moment."""
+        mono, wall = self.clock.mono(), self.clock.wall()
+        still = copy.copy(self)
+        still.clock = Clock(lambda: mono, lambda: wall)
+        still.histories = {name: history.copy() for name, history in self.histories.items()}
+        still.link = copy.copy(self.link)
+        return still
+
+    # -- times
+
+    def now(self) -> datetime:
+        """The database's clock as far as we know it; the local one before the first answer."""
+        if self._skew is None:
+            return self.clock.wall()
+        return datetime.fromtimestamp(self._data_mono(), UTC) + self._skew
+
+    def _data_mono(self) -> float:
+        """While the database is away nothing can be judged: time stands still for states, not for the ages of the banner."""
+        if self.link.state == "lost" and self.link.live_mono is not None:
+            return self.link.live_mono
+        return self.clock.mono()
+
+    def view_age(self) -> float:
+        """Seconds since the view was read: what its ages must be advanced by."""
+        return max(0.0, self._data_mono() - self.view_mono) if self.loaded else 0.0
+
+    def live_age(self) -> float | None:
+        """Seconds since the database last answered."""
+        return None if self.link.live_mono is None else max(0.0, self.clock.mono() - self.link.live_mono)
+
+    # -- what is on screen
+
+    def boxes(self) -> tuple[Box, ...]:
+        """Boxes of the view, then boxes that so far only sent samples."""
+        named = {box.raw for box in self.view.boxes}
+        extra = tuple(_unknown_box(raw) for raw in self.histories if raw not in named)
+        return self.view.boxes + extra
+
+    def history(self, box: Box) -> History:
+        return self.histories.get(box.raw) or _EMPTY
+
+    def sample_age(self, box: Box) -> float | None:
+        latest = self.history(box).latest
+        return None if latest is None else max(0.0, (self.now() - latest.at).total_seconds())
+
+    def box_state(self, box: Box) -> str:
+        """``up``, ``late``, ``down``, ``blind`` (lanes beat but nothing measures) or ``new`` (never heard of yet)."""
+        age = self.sample_age(box)
+        beating = any(not lane.silent(self.view_age()) and lane.last_seen_s is not None for lane in box.lanes)
+        if age is not None and age <= SAMPLE_LATE_S:
+            return "up"
+        if age is not None and age <= SAMPLE_GONE_S:
+            return "late"
+        if beating:
+            return "blind"
+        return "new" if age is None and not box.lanes else "down"
+
+    def end_slot(self, box: Box) -> int:
+        """The slot at the right edge of every trace."""
+        return slot_of(self.now())
+
+    def lanes(self, box: Box, project: str | None) -> tuple[Lane, ...]:
+        """Rows of a box: merged per queue in ``all`` (None), else those of one project."""
+        if project is None:
+            return merge_lanes(box.lanes)
+        return tuple(lane for lane in box.lanes if lane.raw_project == project)
+
+    def events(self, project: str | None) -> tuple[Event, ...]:
+        if project is None:
+            return self.view.events
+        return tuple(event for event in self.view.events if event.raw_project == project)
+
+    def projects(self) -> tuple[Project, ...]:
+        return self.view.projects
+
+
+_EMPTY = History()
+
+
+def _unknown_box(raw: str) -> Box:
+    return Box(clean(raw, 60) or "?", raw, "", "", False, "", None, None, "", (), (), (), 0)

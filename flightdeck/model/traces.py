@@ -1,0 +1,364 @@
+"""The past hour of one box in fixed slots, from which every trace and the throttle strip are read.
+
+Times are snapped: a slot is 5 s of the epoch, a dot column a whole number of slots, so a trace never shifts between
+rolls. A slot without a reading is a gap (None), never 0. Minute rows bring their minimum and maximum, so a spike stays.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from flightdeck.model.units import known
+
+if TYPE_CHECKING:
+    from engine.telemetry.sample import BoxSample, GpuSample
+
+STEP_S = 5
+HOUR_S = 3600
+SLOTS = HOUR_S // STEP_S
+_RING = SLOTS + 24  # some slack, so that a column at the left edge is whole
+_MINUTE = 60 // STEP_S
+
+Pair = tuple[float, float]
+Columns = list[Pair | None]
+
+CAUSES = "PTBCS"  # power cap, thermal, hardware brake, cpu, sync boost; the letters of the strip
+SEVERITY = "BTPCS"  # which letter a cell shows when several causes share it
+_HIDDEN_MS = 100.0  # less than a tenth of a second is noise of the counters
+
+
+def slot_of(at: datetime) -> int:
+    """The slot that holds an instant."""
+    return int(at.timestamp() // STEP_S)
+
+
+class Ring:
+    """Minimum and maximum per slot of one metric over a little more than an hour."""
+
+    __slots__ = ("_drawn", "hi", "last", "lo", "newest", "stamp")
+
+    def __init__(self) -> None:
+        self.lo = array("d", bytes(8 * _RING))
+        self.hi = array("d", bytes(8 * _RING))
+        self.stamp = array("q", [-1] * _RING)
+        self.last: float | None = None  # newest reading; None: the newest sample had none
+        self.newest = -1
+        self._drawn: dict[tuple[int, int], tuple[int, Columns]] = {}  # columns by (width, count), and the last index
+
+    def put(self, first: int, count: int, lo: float, hi: float) -> None:
+        """Merge a reading into ``count`` slots from ``first`` on."""
+        if first < self.newest:
+            self._drawn.clear()  # it changes columns that are drawn already
+        self.newest = max(self.newest, first + count - 1)
+        for slot in range(first, first + count):
+            index = slot % _RING
+            if self.stamp[index] != slot:
+                if self.stamp[index] > slot:
+                    continue  # older than the ring reaches
+                self.stamp[index] = slot
+                self.lo[index], self.hi[index] = lo, hi
+            else:
+                self.lo[index] = min(self.lo[index], lo)
+                self.hi[index] = max(self.hi[index], hi)
+
+    def columns(self, end: int, width: int, count: int) -> Columns:
+        """``count`` columns of ``width`` slots each; the last one holds slot ``end``. None: no reading in it."""
+        last = end // width
+        known_last, cached = self._drawn.get((width, count), (-1, []))
+        # Only the columns that a new reading can reach are added up again: the newest, and the one before it.
+        moved = last - known_last
+        fresh = count if not cached or not 0 <= moved < count else moved + 2
+        out = cached[moved : len(cached) - 2] if fresh < count else []
+        out = [*out, *(self._column(index, width) for index in range(last - count + 1 + len(out), last + 1))]
+        self._drawn[(width, count)] = (last, out)
+        return out
+
+    def _column(self, index: int, width: int) -> Pair | None:
+        lo, hi, stamp = self.lo, self.hi, self.stamp
+        low, high = math.inf, -math.inf
+        for slot in range(index * width, (index + 1) * width):
+            at = slot % _RING
+            if stamp[at] == slot:
+                low = min(low, lo[at])
+                high = max(high, hi[at])
+        return (low, high) if low <= high else None
+
+    def empty(self) -> bool:
+        return self.newest < 0
+
+
+class Sums:
+    """Milliseconds throttled per cause and slot, brakes per slot, and which slots were sampled at all."""
+
+    __slots__ = ("_letters", "active", "brakes", "ms", "newest", "stamp")
+
+    def __init__(self) -> None:
+        self.ms = {cause: array("d", bytes(8 * _RING)) for cause in CAUSES}
+        self.brakes = array("d", bytes(8 * _RING))
+        self.stamp = array("q", [-1] * _RING)
+        self.newest = -1
+        self.active: dict[int, None] = {}  # slots in which anything was held back; most hours have few
+        self._letters: dict[tuple[int, int], str] = {}
+
+    def put(self, slot: int, ms: dict[str, float], brakes: float) -> None:
+        index = slot % _RING
+        if self.stamp[index] > slot:
+            return
+        if slot < self.newest:
+            self._letters.clear()
+        self.newest = max(self.newest, slot)
+        if self.stamp[index] != slot:
+            self.stamp[index] = slot
+            self.brakes[index] = 0.0
+            for cause in CAUSES:
+                self.ms[cause][index] = 0.0
+        self.brakes[index] += brakes
+        for cause, value in ms.items():
+            self.ms[cause][index] += value
+        if brakes or any(ms.values()):
+            self.active[slot] = None
+
+    def cell(self, first: int, width: int) -> str:
+        """The letter for ``width`` slots: the gravest cause; ``.`` none, blank not sampled."""
+        key = (first, width)
+        letter = self._letters.get(key)
+        if letter is None:
+            letter = self._letter(first, width)
+            if first + width <= self.newest:
+                if len(self._letters) > 4000:
+                    self._letters.clear()
+                self._letters[key] = letter
+        return letter
+
+    def _letter(self, first: int, width: int) -> str:
+        seen = False
+        total = dict.fromkeys(CAUSES, 0.0)
+        brakes = 0.0
+        for slot in range(first, first + width):
+            index = slot % _RING
+            if self.stamp[index] == slot:
+                seen = True
+                brakes += self.brakes[index]
+                for cause in CAUSES:
+                    total[cause] += self.ms[cause][index]
+        if brakes >= 0.5:
+            return "B"
+        for cause in SEVERITY:
+            if total[cause] >= _HIDDEN_MS:
+                return cause
+        return "." if seen else " "
+
+    def totals(self, end: int) -> tuple[dict[str, float], int]:
+        """Milliseconds per cause and brakes over the hour that ends with slot ``end``."""
+        total = dict.fromkeys(CAUSES, 0.0)
+        brakes = 0.0
+        for slot in [slot for slot in self.active if slot <= end - SLOTS - 24]:
+            del self.active[slot]
+        for slot in self.active:
+            index = slot % _RING
+            if end - SLOTS < slot <= end and self.stamp[index] == slot:
+                brakes += self.brakes[index]
+                for cause in CAUSES:
+                    total[cause] += self.ms[cause][index]
+        return total, round(brakes)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One trace: where its readings come from and how its range is found."""
+
+    key: str
+    label: str
+    kind: str  # temp | watts | mhz | ghz | pct | rate | mem
+    gpu: bool
+    column: str
+
+
+METRICS = (
+    Metric("gpu_c", "GPU C", "temp", True, "temp_c"),
+    Metric("cpu_c", "CPU C", "temp", False, "cpu_temp_c"),
+    Metric("zone_c", "ZONE C", "temp", False, "zone_max_c"),
+    Metric("gpu_w", "GPU W", "watts", True, "power_w"),
+    Metric("gpu_mhz", "GPU MHz", "mhz", True, "sm_mhz"),
+    Metric("cpu_mhz", "CPU GHz", "ghz", False, "cpu_mhz"),
+    Metric("cpu_pct", "CPU %", "pct", False, "cpu_pct"),
+    Metric("net_rx", "NET in", "rate", False, "net_rx_bps"),
+    Metric("net_tx", "NET out", "rate", False, "net_tx_bps"),
+    Metric("core", "CORE %", "pct", False, "core_max_pct"),
+    Metric("mem", "MEM G", "mem", False, "mem_used_mb"),
+    Metric("gpu_pct", "GPU %", "pct", True, "util_pct"),
+)
+BY_KEY = {metric.key: metric for metric in METRICS}
+
+
+class History:
+    """Everything the deck keeps of one box's hour, and its newest sample."""
+
+    def __init__(self) -> None:
+        self.rings = {metric.key: Ring() for metric in METRICS}
+        self.throttle = Sums()
+        self.throttle_offered = False
+        self.sampled_source = False  # throttle seconds come from a mask: shown with ~
+        self.latest: BoxSample | None = None
+        self.gpu_alive: dict[str, tuple[GpuSample, datetime]] = {}  # the last good look at each GPU, by identity
+        self.ranges: dict[str, Pair] = {}
+        self.version = 0
+
+    def load(self, rows: Iterable[BoxSample]) -> None:
+        """Fill from minute rows and detail samples, oldest first; detail wins where both cover a time."""
+        rows = sorted(rows, key=lambda row: row.at)
+        details = [row for row in rows if row.tier != "minute"]
+        edge = slot_of(details[0].at) if details else None
+        for row in rows:
+            if row.tier == "minute":
+                self._minute(row, edge)
+            else:
+                self.add(row)
+        if not details and rows:
+            self._newest(rows[-1])
+
+    def add(self, sample: BoxSample) -> None:
+        """One detail sample."""
+        if self.latest is not None and sample.tier == self.latest.tier and sample.at == self.latest.at:
+            return  # the same row by notification and by gap fill
+        slot = slot_of(sample.at)
+        self._readings(sample, slot, 1)
+        ms, brakes = self._causes(sample)
+        self.throttle.put(slot, ms, brakes)
+        if self.latest is None or sample.at >= self.latest.at:
+            self._newest(sample)
+        self.version += 1
+
+    def _minute(self, row: BoxSample, edge: int | None) -> None:
+        first = int(row.at.timestamp() // 60) * _MINUTE
+        count = _MINUTE if edge is None else min(_MINUTE, edge - first)
+        if count <= 0:
+            return
+        self._readings(row, first, count)
+        ms, brakes = self._causes(row)
+        for slot in range(first, first + count):
+            # Spread over the minute; what the detail tail covers again is left to it.
+            self.throttle.put(slot, {cause: value / _MINUTE for cause, value in ms.items()}, brakes / _MINUTE)
+        self.version += 1
+
+    def _newest(self, sample: BoxSample) -> None:
+        self.latest = sample
+        for metric in METRICS:
+            spans = [span for span in _spans(sample, metric) if span is not None]
+            self.rings[metric.key].last = max((span[2] for span in spans), default=None)
+        for gpu in sample.gpus:
+            if gpu.state == "ok":
+                self.gpu_alive[gpu_identity(gpu)] = (gpu, sample.at)
+
+    def _readings(self, sample: BoxSample, first: int, count: int) -> None:
+        for metric in METRICS:
+            spans = [span for span in _spans(sample, metric) if span is not None]
+            if spans:
+                low, high = min(span[0] for span in spans), max(span[1] for span in spans)
+                self.rings[metric.key].put(first, count, low, high)
+
+    def _causes(self, sample: BoxSample) -> tuple[dict[str, float], float]:
+        """Milliseconds per cause of one row, worst over its GPUs; causes overlap and are never added up."""
+        gpus = sample.gpus
+        found = {
+            "P": sample.power_ms if known(sample.power_ms) else _worst(gpu.sw_power_ms for gpu in gpus),
+            "T": sample.thermal_ms
+            if known(sample.thermal_ms)
+            else _worst(value for gpu in gpus for value in (gpu.sw_thermal_ms, gpu.hw_thermal_ms)),
+            "B": _worst(gpu.hw_brake_ms for gpu in gpus),
+            "S": _worst(gpu.sync_boost_ms for gpu in gpus),
+            "C": sample.cpu_throttle_ms,
+        }
+        ms = {cause: max(0.0, value) for cause, value in found.items() if value is not None and known(value)}
+        brakes = sample.brakes if known(sample.brakes) else _worst(gpu.brakes for gpu in gpus)
+        if ms or brakes is not None:
+            self.throttle_offered = True
+        sources = {gpu.throttle_source for gpu in gpus}
+        if sources - {None}:
+            self.sampled_source = "mask" in sources
+        return ms, float(brakes or 0)
+
+    def range_of(self, metric: Metric, columns: Columns, hint: float | None = None) -> Pair:
+        """The range to draw in; grows at once, shrinks only when the data fills little of it: no flapping axis."""
+        values = [pair for pair in columns if pair is not None]
+        previous = self.ranges.get(metric.key)
+        if not values:
+            return previous or find_range(metric.kind, 0.0, 0.0, hint)
+        low, high = min(pair[0] for pair in values), max(pair[1] for pair in values)
+        wanted = find_range(metric.kind, low, high, hint)
+        holds = previous is not None and previous[0] <= low and high <= previous[1]
+        if previous is not None and holds and (wanted[1] - wanted[0]) > 0.45 * (previous[1] - previous[0]):
+            wanted = previous
+        self.ranges[metric.key] = wanted
+        return wanted
+
+    def copy(self) -> History:
+        """A still picture of this hour (freeze)."""
+        return copy.deepcopy(self)
+
+
+def gpu_identity(gpu: GpuSample) -> str:
+    """A GPU is its uuid; the index moves when a neighbour drops off the bus."""
+    return gpu.gpu_uuid or f"#{gpu.gpu_index}"
+
+
+def column_width(cells: int, span_s: int = HOUR_S) -> tuple[int, int]:
+    """For a trace of ``cells`` characters (two dot columns each): slots per column, and how many columns an hour needs."""
+    dots = max(2, cells * 2)
+    width = max(1, math.ceil(span_s / STEP_S / dots))
+    return width, min(dots, math.ceil(span_s / STEP_S / width))
+
+
+def find_range(kind: str, low: float, high: float, hint: float | None = None) -> Pair:
+    """A range that informs, with round ends."""
+    if kind == "pct":
+        return 0.0, 100.0
+    if kind == "temp":
+        bottom = (
+            40.0 if low >= 40 or low == high == 0.0 else 20.0 if low >= 20 else min(0.0, math.floor(low / 20) * 20.0)
+        )
+        return bottom, max(100.0, math.ceil(high / 10) * 10.0)
+    if kind == "watts":
+        return 0.0, _round_up(max(high, hint or 0.0, 10.0))
+    if kind == "rate":
+        return 0.0, _round_up(max(high, 1e5))
+    if kind == "mem":
+        return 0.0, max(high, hint or 1024.0)
+    step = 1000.0 if kind == "ghz" else 300.0
+    bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
+    if top - bottom < 2 * step:
+        bottom = max(0.0, bottom - step)
+        top = max(top, bottom + 2 * step)
+    return bottom, top
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    for step in (1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 6, 8, 10):
+        if value <= step * power * 1.0000001:
+            return float(step * power)
+    return 10.0 * power
+
+
+def _spans(sample: BoxSample, metric: Metric) -> Iterable[tuple[float, float, float] | None]:
+    """(minimum, maximum, value) of one metric in one row, per GPU where it is one of theirs."""
+    for source in sample.gpus if metric.gpu else (sample,):
+        value = getattr(source, metric.column)
+        low = source.low.get(metric.column, value)
+        high = source.high.get(metric.column, value)
+        if not known(low) or not known(high):
+            yield None
+        else:
+            middle = value if known(value) else high
+            yield min(low, high), max(low, high), float(middle)
+
+
+def _worst(values: Iterable[float | int | None]) -> float | None:
+    return max((float(value) for value in values if value is not None and known(value)), default=None)

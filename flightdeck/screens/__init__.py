@@ -1,0 +1,1 @@
+"""Whole screens; each keeps what it shows and asks the app to act."""

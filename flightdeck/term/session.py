@@ -1,0 +1,134 @@
+"""A deck's stay in a terminal: whether it can be shown there, how it is left, and what if the terminal goes away.
+
+However the deck ends (a key, a signal, a hang-up with SIGHUP ignored, a crash, a terminal that takes no more bytes), the
+terminal gets its state back and the process is gone within seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import BadInput
+
+if TYPE_CHECKING:
+    from flightdeck.app import FlightDeckApp
+
+LEAVE_S = 3.0  # so long an ordered exit may take before the terminal is restored by force
+_RESET = (
+    b"\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l\x1b[?1004l\x1b[?2048l"
+    b"\x1b[<u\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
+)
+
+
+def check_terminal() -> None:
+    """Raises BadInput where the deck cannot be shown; the text says what to use instead."""
+    if not (sys.__stdin__ and sys.__stderr__ and sys.__stdin__.isatty() and sys.__stderr__.isatty()):
+        raise BadInput("not a terminal; for one frame as text use: flightdeck snapshot --text")
+    if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        raise BadInput(f"TERM={os.environ.get('TERM', '')} cannot show the deck; use: flightdeck snapshot --text")
+
+
+def pick_theme(wanted: str | None) -> str:
+    """``dark`` or ``light`` as wanted; the terminal's own 16 colours where it has no more."""
+    term, color = os.environ.get("TERM", ""), os.environ.get("COLORTERM", "").lower()
+    many = color in ("truecolor", "24bit") or "256" in term or "direct" in term or "kitty" in term or "ghostty" in term
+    if not many:
+        return "ansi"
+    return wanted or "dark"
+
+
+def no_color() -> bool:
+    """https://no-color.org: set and not empty."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
+class Session:
+    """Runs one app; ``run`` returns its exit code when the terminal is back as it was."""
+
+    def __init__(self, app: FlightDeckApp) -> None:
+        self.app = app
+        self._left = threading.Event()
+        self._fd = sys.__stdin__.fileno() if sys.__stdin__ else 0
+        self._code: int | None = None
+        self._before: list[Any] | None = None
+
+    def run(self) -> int:
+        try:
+            self._before = termios.tcgetattr(self._fd)
+        except termios.error:
+            self._before = None
+        old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            old[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_signal)
+        threading.Thread(target=self._watch, name="terminal", daemon=True).start()
+        try:
+            self.app.run(mouse=self.app.wants_mouse)
+        finally:
+            self._left.set()
+            for number, handler in old.items():
+                signal.signal(number, handler)
+        if self.app.feed is not None:
+            self.app.feed.stop(timeout_s=1.0)
+        if self._code is not None:
+            return self._code
+        return self.app.return_code or 0
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._leave(128 + number)
+
+    def _watch(self) -> None:
+        """Notice a terminal that hung up: with SIGHUP ignored nothing else would."""
+        poll = select.poll()
+        poll.register(self._fd, 0)  # hang-up and error are always reported
+        while not self._left.is_set():
+            if poll.poll(1000):
+                self._leave(129)
+                return
+
+    def _leave(self, code: int) -> None:
+        """Ask the app to go; if it is still there after ``LEAVE_S``, restore the terminal and go without it."""
+        if self._code is not None:
+            return
+        self._code = code
+        threading.Thread(target=self._force, args=(code,), name="leave", daemon=True).start()
+        loop = self.app.loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self.app.exit, code)
+            except RuntimeError:
+                pass  # the loop has ended: the app is on its way out
+
+    def _force(self, code: int) -> None:
+        if self._left.wait(LEAVE_S):
+            return
+        restore(self._fd, self._before)
+        os._exit(code)
+
+
+def restore(fd: int, before: list[Any] | None) -> None:
+    """Give the terminal back without the app's help; never blocks."""
+    try:
+        if before is not None:
+            termios.tcsetattr(fd, termios.TCSANOW, before)
+        os.set_blocking(2, False)
+        os.write(2, _RESET)
+        os.set_blocking(2, True)
+    except (OSError, termios.error):
+        pass
+
+
+def leave_process(code: int) -> None:
+    """End the process. Threads that hang in a driver call must not hold it up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    hung = [thread for thread in threading.enumerate() if thread.name in ("feed", "orders", "wakes")]
+    if hung:
+        os._exit(code)
+    sys.exit(code)

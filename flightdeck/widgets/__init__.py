@@ -1,0 +1,1 @@
+"""What a screen is made of: pure functions that yield lines, and thin widgets that show them."""

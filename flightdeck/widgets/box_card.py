@@ -1,0 +1,377 @@
+"""A box as a card, as one row, or as an opened row. Pure: a scene and a size in, lines and click targets out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from flightdeck.model import units
+from flightdeck.model.fleet import Box, Lane, lane_word
+from flightdeck.model.traces import BY_KEY
+from flightdeck.widgets.job_list import job_rows
+from flightdeck.widgets.lane_row import exit_row, lane_row, model_row
+from flightdeck.widgets.lines import Line, Row, faded, fit
+from flightdeck.widgets.meter import cpu_row, gpu_rows, memory_row
+from flightdeck.widgets.scene import Cursor, Scene, Shape
+from flightdeck.widgets.throttle_strip import short_sums, strip_row, sums_row
+from flightdeck.widgets.trace import LABEL_CELLS, LABEL_WIDE, rule_row, trace_rows, wanted_traces
+
+
+@dataclass
+class Drawn:
+    """Lines of equal width, and what a click on a line means."""
+
+    lines: list[Line] = field(default_factory=list)
+    targets: dict[int, Cursor] = field(default_factory=dict)
+
+    def put(self, line: Line, target: Cursor | None = None) -> None:
+        if target is not None:
+            self.targets[len(self.lines)] = target
+        self.lines.append(line)
+
+
+STATE_TONES = {"up": "ok", "late": "warn", "blind": "warn", "down": "bad", "new": "info"}
+STATE_WORDS = {"late": "LATE", "blind": "NO SENSOR DATA", "down": "DOWN", "new": "NO SAMPLES YET"}
+
+
+def card(scene: Scene, box: Box, width: int, height: int) -> Drawn:
+    """The card of a box: frame, meters, lanes, jobs, traces, throttle; what does not fit is left out by importance."""
+    g = scene.glyphs
+    focused = scene.cursor.box == box.raw
+    tone = "focus" if focused else "frame"
+    inner = max(0, width - 4)
+    drawn = Drawn()
+    drawn.put(_title(scene, box, width, tone), Cursor(box.raw))
+    body = _body(scene, box, inner, max(0, height - 2))
+    for index, line in enumerate(body.lines):
+        framed: Line = [(g.sides[0] + " ", tone), *line, (" " + g.sides[1], tone)]
+        drawn.put(framed, body.targets.get(index, Cursor(box.raw)))
+    drawn.put([(g.bottom[0], tone), (g.bottom[1] * max(0, width - 2), tone), (g.bottom[2], tone)])
+    return drawn
+
+
+def one_row(scene: Scene, box: Box, width: int) -> Line:
+    """A box in one row: name, GPU, the figures that matter, throttle."""
+    deck = scene.deck
+    focused = scene.cursor.box == box.raw
+    state = deck.box_state(box)
+    history = deck.history(box)
+    sample = history.latest
+    row = Row(width, "s" if focused else "")
+    row.add(f"{scene.glyphs.mark} " if focused else "  ", "focus+b")
+    row.add(box.name, "bright" if focused else "text", max(8, min(18, width // 9))).add(" ")
+    if state == "down":
+        row.add("DOWN", "bad+b").add(f"  last sample {units.ago(deck.sample_age(box))}", "dim")
+        return row.right((_lane_summary(scene, box), "dim"), (" ", "dim")).done()
+    hardware = _hardware(box)
+    if width < 100:
+        hardware = hardware.removeprefix("NVIDIA ").removeprefix("AMD ")
+    row.add(fit(hardware, max(0, min(30, width - 71))), "dim").add(" ")
+    temp = None
+    if sample is not None:
+        temp = sample.cpu_temp_c if units.known(sample.cpu_temp_c) else sample.zone_max_c
+    row.add("CPU ", "dim").add(units.percent(sample.cpu_pct if sample else None), "text", 4, ">")
+    _with_unit(row, units.number(temp), "C", 5)
+    row.add("  GPU ", "dim")
+    gpus = [gpu for gpu in sample.gpus if gpu.state == "ok"] if sample is not None else []
+    lost = sum(gpu.state in ("lost", "error") for gpu in sample.gpus) if sample is not None else 0
+    if gpus:
+        row.add(units.percent(_worst(gpu.util_pct for gpu in gpus)), "text", 4, ">")
+        _with_unit(row, units.number(_worst(gpu.temp_c for gpu in gpus)), "C", 5)
+        power = [gpu.power_w for gpu in gpus if units.known(gpu.power_w) and gpu.power_w is not None]
+        _with_unit(row, units.watts(sum(power) if power else None), "W", 6)
+    else:
+        row.add(f"{lost} LOST" if lost else "n/a", "bad+b" if lost else "faint", 15)
+    used = sample.mem_used_mb if sample is not None else None
+    total = sample.mem_total_mb if sample is not None and sample.mem_total_mb else box.mem_mb
+    row.add("  MEM ", "dim").add(_whole_g(used), "text", 3, ">").add("/", "dim").add(_whole_g(total) + "G", "text", 5)
+    if gpus and lost:
+        row.add(f" {lost} LOST", "bad+b")
+    row.add(" ")
+    for text, style in short_sums(scene, box):
+        row.add(text, style)
+    if width >= 116:
+        row.right((_lane_summary(scene, box), "dim"), (" ", "dim"))
+    return row.done()
+
+
+def opened(scene: Scene, box: Box, width: int, height: int) -> Drawn:
+    """The focused box below its row: lanes, jobs, traces side by side, throttle."""
+    drawn = Drawn()
+    drawn.put(one_row(scene, box, width), Cursor(box.raw))
+    body = _opened_body(scene, box, max(10, width - 4), height - 1)
+    for index, line in enumerate(body.lines):
+        drawn.put([("  ", "text"), *line, ("  ", "text")], body.targets.get(index, Cursor(box.raw)))
+    return drawn
+
+
+def _title(scene: Scene, box: Box, width: int, tone: str) -> Line:
+    g, deck = scene.glyphs, scene.deck
+    state = deck.box_state(box)
+    left, line, right = g.top
+    row = Row(width).add(left + line, tone).add(" ")
+    row.add(g.up, STATE_TONES[state]).add(" ").add(box.name, "bright").add(" ")
+    if state != "up":
+        row.add(STATE_WORDS[state], f"{STATE_TONES[state]}+b").add(" ")
+    if box.simulated:
+        row.add("simulated", "cyan").add(" ")
+    sample = deck.history(box).latest
+    load = units.number(sample.load1, 1) if sample is not None and state in ("up", "late") else units.NA
+    tail = f" load {load}" + (f" / {box.cores} cores " if box.cores else " ")
+    if row.used + len(tail) + 3 <= width:
+        row.add(line * (width - row.used - len(tail) - 2), tone).add(tail, "dim")
+    return row.add(line * (width - row.used - 1), tone).add(right, tone).done()
+
+
+def _hardware(box: Box) -> str:
+    if box.devices and box.devices[0].name:
+        count = f" x{len(box.devices)}" if len(box.devices) > 1 else ""
+        return box.devices[0].name + count
+    return box.cpu_model
+
+
+def _about(scene: Scene, box: Box, width: int) -> Line:
+    parts = [_hardware(box)]
+    if box.driver:
+        parts.append(f"driver {box.driver}")
+    if box.description and box.description != box.name:
+        parts.append(box.description)
+    age = scene.deck.sample_age(box)
+    row = Row(width).add("  ".join(part for part in parts if part) or "nothing known about this box yet", "dim")
+    late = scene.deck.box_state(box) != "up"
+    return row.right((" " + _seen(age), "warn" if late else "faint")).done()
+
+
+def _seen(age: float | None) -> str:
+    if age is None:
+        return "no samples"
+    return "live" if age < 4 else units.ago(age)
+
+
+def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
+    """Top block (meters, lanes, jobs) grows down, bottom block (traces, throttle) stands at the same rows in every card."""
+    g, deck = scene.glyphs, scene.deck
+    history = deck.history(box)
+    lanes = scene.lanes(box)
+    meters = [
+        cpu_row(history.latest, width, g),
+        *gpu_rows(box, history, deck.now(), width, g, most=2 if height >= 24 else 1),
+        memory_row(box, history.latest, width, g),
+    ]
+    mine = Shape(len(meters), len(lanes), sum(_wants_detail(lane, scene) for lane in lanes))
+    plan = plan_card(height, mine)
+    if scene.shape is not None:
+        plan = plan_card(min(height, scene.shape_height or height), scene.shape.covering(mine))
+    bottom = _bottom(scene, box, width, plan)
+    top = max(0, height - len(bottom))
+    drawn = Drawn()
+    if plan.about:
+        drawn.put(_about(scene, box, width))
+    for line in meters:
+        drawn.put(faded(line) if deck.box_state(box) == "down" else line)
+    if plan.gaps:
+        drawn.put(Row(width).done())
+    _put_lanes(drawn, scene, box, lanes, max(1, top - len(drawn.lines) - 1), plan.details, width)
+    if plan.gaps and top - len(drawn.lines) > 2:
+        drawn.put(Row(width).done())
+    room = top - len(drawn.lines) - (1 if plan.gaps and top - len(drawn.lines) > 2 else 0)
+    _put_jobs(drawn, scene, box, room, width)
+    del drawn.lines[top:]
+    while len(drawn.lines) < top:
+        drawn.put(Row(width).done())
+    for line in bottom:
+        drawn.put(line)
+    del drawn.lines[height:]
+    return drawn
+
+
+def _bottom(scene: Scene, box: Box, width: int, plan: Plan) -> list[Line]:
+    label = LABEL_CELLS if plan.rows > 1 or width < 54 else LABEL_WIDE
+    lines = [rule_row(width, label, scene.glyphs.rule)] if plan.rule else []
+    wanted = wanted_traces(scene, box)
+    if len(plan.traces) < len(_BY_IMPORTANCE) and not any(metric.gpu for metric in wanted):
+        wanted = wanted[: len(plan.traces)]
+    for metric in wanted:
+        if metric.key not in _BY_IMPORTANCE or metric.key in plan.traces:
+            lines += trace_rows(scene, box, metric, width, plan.rows, label)
+    if plan.strip:
+        lines.append(strip_row(scene, box, width, label))
+    if plan.sums:
+        lines.append(sums_row(scene, box, width, label))
+    return lines
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a card of some height shows: which traces and how high, and which of the lines that can be left out."""
+
+    traces: frozenset[str]
+    rows: int
+    rule: bool
+    strip: bool
+    sums: bool
+    about: bool
+    gaps: bool
+    details: int
+
+
+_BY_IMPORTANCE = ("gpu_c", "cpu_c", "gpu_w", "cpu_pct", "gpu_mhz", "cpu_mhz", "net_rx")
+
+
+def plan_card(height: int, shape: Shape) -> Plan:
+    """Give ``height`` rows away by importance. Depends on the shape alone, so that neighbouring cards line up."""
+    left = height - shape.meters - max(1, shape.lanes) - 1  # one row for jobs
+    taken = {"strip": 0, "about": 0, "sums": 0, "rule": 0, "gaps": 0, "details": 0}
+    traces: list[str] = []
+
+    def take(name: str, rows: int = 1) -> None:
+        nonlocal left
+        if 0 < rows <= left:
+            taken[name] += rows
+            left -= rows
+
+    def trace(count: int) -> None:
+        nonlocal left
+        while len(traces) < count and left > 0:
+            traces.append(_BY_IMPORTANCE[len(traces)])
+            left -= 1
+
+    trace(2)
+    take("strip")
+    trace(3)
+    take("about")
+    take("sums")
+    trace(7)
+    take("rule")
+    rows = 1
+    if left >= 2:
+        left -= 2  # two more jobs
+        take("gaps", 2)
+        for _ in range(shape.details):
+            take("details")
+    while rows < 3 and len(traces) == len(_BY_IMPORTANCE) and left >= len(traces):
+        rows += 1
+        left -= len(traces)
+    if not taken["gaps"]:
+        take("gaps", 2)
+    flags = {name: bool(taken[name]) for name in ("rule", "strip", "sums", "about", "gaps")}
+    return Plan(frozenset(traces), rows, details=taken["details"], **flags)
+
+
+def _put_jobs(drawn: Drawn, scene: Scene, box: Box, room: int, width: int) -> None:
+    rows = job_rows(
+        scene.jobs(box), room, width, scene.glyphs, _chosen_job(scene, box), scene.deck.view_age(), scene.hidden_jobs(box),
+        scene.project is None,
+    )  # fmt: skip
+    for line, job in rows:
+        drawn.put(line, Cursor(box.raw, job.queue if job else "", job.id if job else ""))
+
+
+def shape_of(scene: Scene, boxes: Sequence[Box]) -> Shape:
+    """The largest of each part over these boxes."""
+    shape = Shape(0, 0, 0)
+    for box in boxes:
+        lanes = scene.lanes(box)
+        latest = scene.deck.history(box).latest
+        gpus = min(2, max(1, len(latest.gpus) if latest is not None else 1))
+        shape = shape.covering(Shape(2 + gpus, len(lanes), sum(_wants_detail(lane, scene) for lane in lanes)))
+    return shape
+
+
+def _wants_detail(lane: Lane, scene: Scene) -> bool:
+    return lane.queue == "gpu" or lane.silent(scene.deck.view_age())
+
+
+def _put_lanes(
+    drawn: Drawn, scene: Scene, box: Box, lanes: tuple[Lane, ...], rows: int, details: int, width: int
+) -> None:
+    if not lanes:
+        if rows:
+            where = "no lanes on this box" if scene.project is None else "no lanes of this project here"
+            drawn.put(Row(width).add(f"  {where}", "faint").done())
+        return
+    since = scene.deck.view_age()
+    shown = lanes[:rows]
+    chosen = scene.cursor.lane if scene.cursor.box == box.raw and not scene.cursor.job else None
+    if chosen and all(lane.raw_queue != chosen for lane in shown) and shown:
+        shown = (*shown[:-1], next((lane for lane in lanes if lane.raw_queue == chosen), shown[-1]))
+    for lane in shown:
+        target = Cursor(box.raw, lane.raw_queue)
+        drawn.put(lane_row(lane, width, scene.glyphs, lane.raw_queue == chosen, since), target)
+        if details and _wants_detail(lane, scene):
+            details -= 1
+            drawn.put(exit_row(lane, width) if lane.silent(since) else model_row(lane, width), target)
+
+
+def _chosen_job(scene: Scene, box: Box) -> str:
+    return scene.cursor.job if scene.cursor.box == box.raw else ""
+
+
+def _opened_body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
+    """Lanes and jobs over traces in as many columns as fit, ending with the throttle strip."""
+    lanes = scene.lanes(box)
+    traces = wanted_traces(scene, box)
+    columns = max(1, min(3, width // 36))
+    if columns == 2 and box.devices:
+        traces.append(BY_KEY["gpu_pct"])  # fills the last row
+    groups = -(-len(traces) // columns)
+    job_count = max(1, len(scene.jobs(box)) + scene.hidden_jobs(box))
+    lane_rows = min(max(1, len(lanes)), max(1, height // 3))
+    sums = 1 if scene.deck.history(box).throttle_offered else 0
+    left = max(0, height - lane_rows - 2 - sums)  # strip, sums and one job
+    high = min(2, left // groups)
+    shown = groups if high else left
+    left -= shown * max(1, high)
+    jobs = 1 + min(left, job_count - 1, 3)
+    left -= jobs - 1
+    details = min(left, sum(_wants_detail(lane, scene) for lane in lanes))
+    left -= details
+    if high == 2 and left >= groups:
+        high, left = 3, left - groups
+    jobs += min(left, job_count - jobs)
+    drawn = Drawn()
+    _put_lanes(drawn, scene, box, lanes, lane_rows, details, width)
+    _put_jobs(drawn, scene, box, jobs, width)
+    below = shown * max(1, high) + 1 + sums
+    while len(drawn.lines) < height - below:
+        drawn.put(Row(width).done())
+    cell = (width - 2 * (columns - 1)) // columns
+    for group in range(shown):
+        row_of = traces[group * columns : (group + 1) * columns]
+        parts = [trace_rows(scene, box, metric, cell, max(1, high)) for metric in row_of]
+        for index in range(max(1, high)):
+            line: Line = []
+            for part in parts:
+                line += [*([("  ", "text")] if line else []), *part[index]]
+            pad = width - len(parts) * cell - 2 * (len(parts) - 1)
+            drawn.put([*line, (" " * pad, "text")])
+    drawn.put(strip_row(scene, box, width, LABEL_CELLS))
+    if sums:
+        drawn.put(sums_row(scene, box, width, LABEL_CELLS))
+    del drawn.lines[max(0, height) :]
+    return drawn
+
+
+def _with_unit(row: Row, number: str, unit: str, width: int) -> None:
+    """A figure and its unit in ``width`` cells; the unit only where there is a figure."""
+    if number == units.NA:
+        row.add(number, "faint", width, ">")
+    else:
+        row.add(number, "text", width - len(unit), ">").add(unit, "dim")
+
+
+def _lane_summary(scene: Scene, box: Box) -> str:
+    """``cpu 1/2  gpu PARKED``: what each lane does, in a word."""
+    parts = []
+    for lane in scene.lanes(box)[:3]:
+        word = lane_word(lane, scene.deck.view_age()).text
+        parts.append(f"{lane.queue} {lane.busy}/{lane.slots}" if word == "ON" else f"{lane.queue} {word}")
+    return "  ".join(parts)
+
+
+def _worst(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None and units.known(value)), default=None)
+
+
+def _whole_g(mb: float | None) -> str:
+    return units.number(None if mb is None else mb / 1024.0)

@@ -1,0 +1,162 @@
+"""The lines above and below the fleet: header with project tabs, banner, event line, key line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from flightdeck.model import units
+from flightdeck.model.deck import Deck
+from flightdeck.model.fleet import Event, Project, counts
+from flightdeck.widgets.lines import Line, Row, Span, fit
+
+
+@dataclass
+class Tabs:
+    """Where each project's tab stands, for the mouse: (first column, last column + 1, raw project or None)."""
+
+    places: list[tuple[int, int, str | None]]
+
+
+def header_line(
+    deck: Deck, project: str | None, width: int, store: str, frozen_s: float | None = None, read_only: bool = False
+) -> tuple[Line, Tabs]:
+    """One line: name, project tabs with counts (queued and running), lanes parked and draining, freshness, clock, database.
+
+    The right side stands in fixed cells and goes away from the left when the terminal is narrow.
+    """
+    projects = deck.projects()
+    total = Project(
+        "all", "", sum(p.queued for p in projects), sum(p.running for p in projects), any(p.capped for p in projects)
+    )
+    shown: list[tuple[Project, str | None]] = [(total, None)]
+    if len(projects) > 1 or (projects and projects[0].raw):
+        shown += [(item, item.raw) for item in projects]
+    names = [f" {fit(item.name, min(cell_len(item.name), 24))} " for item, _ in shown]
+    numbers = [f" {units.count(item.queued + item.running)}{'+' if item.capped else ''} " for item, _ in shown]
+    wanted = 15 + sum(cell_len(name) + len(number) for name, number in zip(names, numbers, strict=True))
+    row = Row(width).add(" FLIGHT DECK ", "title").add(" ")
+    for level in range(4):  # leave out of the right side what the tabs need more
+        tail = _tail(deck, level, store if width >= 100 else "", frozen_s, read_only)
+        room = width - sum(cell_len(text) for text, _ in tail) - 1
+        if wanted <= room:
+            break
+    tabs = Tabs([])
+    for index, (_, raw) in enumerate(shown):
+        size = cell_len(names[index]) + len(numbers[index])
+        if row.used + size > room - (0 if index == len(shown) - 1 else 4):
+            row.add(f" +{len(shown) - index}", "dim")
+            break
+        start = row.used
+        active = raw == project
+        row.add(names[index], "bright+r" if active else "dim").add(numbers[index], "warn" if active else "faint")
+        tabs.places.append((start, row.used, raw))
+    return row.right(*tail).done(), tabs
+
+
+def _tail(deck: Deck, level: int, store: str, frozen_s: float | None, read_only: bool) -> list[Span]:
+    """The right side; level 0 in full, 1 without the database's name, 2 in short words, 3 the least."""
+    parked, draining, down = counts(deck.boxes(), deck.view_age())
+    parts: list[list[Span]] = []
+    if deck.loaded and deck.view.leader is False:
+        parts.append([(" NO LEADER ", "banner")])
+    if read_only:
+        parts.append([("read-only" if level < 3 else "ro", "info")])
+    if down:
+        parts.append([(f"{down} down", "bad+b")])
+    lanes = "" if level >= 2 else " lane" if parked == 1 else " lanes"
+    parts.append([(f"{parked}{lanes} parked".rjust(9 if level >= 2 else 15), "warn" if parked else "faint")])
+    if level < 3:
+        parts.append([(f"{draining} draining".rjust(11), "warn" if draining else "faint")])
+    parts.append([_live(deck, frozen_s)])
+    parts.append([(deck.clock.wall().astimezone().strftime("%H:%M:%S" if level < 3 else "%H:%M"), "dim")])
+    if level == 0 and store:
+        parts.append([(fit(store, min(cell_len(store), 28)), "faint")])
+    line: list[Span] = []
+    for part in parts:
+        line += [*part, ("  ", "text")]
+    line[-1] = (" ", "text")
+    return line
+
+
+def _live(deck: Deck, frozen_s: float | None) -> Span:
+    """How fresh the picture is, in cells that do not move."""
+    if frozen_s is not None:
+        return f"FROZEN {units.age(frozen_s)}".rjust(12), "info+r"
+    state, age = deck.link.state, deck.live_age()
+    if state == "lost":
+        return "LOST".rjust(8), "bad+b"
+    if age is None:
+        return "connecting"[:8].rjust(8), "info"
+    if age < 3.0:
+        return "live".rjust(8), "ok"
+    return f"live {units.age(age)}".rjust(8), "warn"
+
+
+def banner_line(deck: Deck, width: int) -> Line | None:
+    """Shown while the database is away: since when, what it said, when the next try is. None: all is well."""
+    link = deck.link
+    if link.state == "live" or (link.state == "connecting" and not deck.loaded and not link.error):
+        return None
+    now = deck.clock.mono()
+    row = Row(width)
+    if link.state == "connecting":
+        row.add(" CONNECTING ", "banner")
+    else:
+        row.add(" DATABASE LOST ", "banner")
+        if link.lost_since is not None:
+            row.add(f" {units.age(now - link.lost_since)} ago", "bad+b")
+        if link.next_try_mono is not None:
+            row.add(f"   next try in {units.age(max(0.0, link.next_try_mono - now))}", "text")
+    if deck.loaded:
+        row.add(f"   data of {units.age(deck.live_age())} ago", "text")
+    if link.error:
+        row.add(f"   {link.error}", "dim")
+    return row.done()
+
+
+def event_line(deck: Deck, events: Sequence[Event], width: int, message: Span | None) -> Line:
+    """What happened last, newest first; the answer to the operator's own order stands before it for a while."""
+    row = Row(width).add(" ")
+    if message is not None:
+        row.add(message[0], message[1])
+        if row.used < width - 30:
+            row.add("   ")
+    for event in events:
+        if row.used > width - 24:
+            break
+        row.add(clock_text(event), "faint").add(" ")
+        where = " ".join(part for part in (event.box, event.queue) if part)
+        row.add(where, "text").add("  ").add(event.text, event_tone(event)).add("   ")
+    if not events and message is None:
+        row.add("no events yet" if deck.loaded else "waiting for the database", "faint")
+    return row.done()
+
+
+def clock_text(event: Event) -> str:
+    return event.at.astimezone().strftime("%H:%M:%S") if event.at is not None else "--:--:--"
+
+
+def event_tone(event: Event) -> str:
+    if event.kind in ("failed", "trip", "lost_claim", "refused", "stale_write"):
+        return "bad"
+    if event.kind in ("requeued", "stall_suspected", "unplaceable", "cancelled", "park", "cordon"):
+        return "bad" if event.cause in ("executor_died", "lane_lost", "lease_lapsed") else "warn"
+    return "ok" if event.kind in ("completed", "resume") else "dim"
+
+
+def key_line(hints: Sequence[tuple[str, str]], width: int, right: str = "") -> Line:
+    """The keys that work here. Where they do not all fit, the last two (help, quit) stay and the others go from behind."""
+    sizes = [len(key) + len(word) + 5 for key, word in hints]
+    room = width - 1 - (cell_len(right) + 1 if right else 0)
+    kept = list(range(len(hints)))
+    while len(kept) > 2 and sum(sizes[index] for index in kept) > room:
+        del kept[-3]
+    row = Row(width).add(" ")
+    for index in kept:
+        row.add(f" {hints[index][0]} ", "key").add(f" {hints[index][1]}  ", "dim")
+    if right:
+        row.right((right, "faint"), (" ", "text"))
+    return row.done()

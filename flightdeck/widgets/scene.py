@@ -1,0 +1,62 @@
+"""What drawing needs to know besides the thing drawn: the read model, the cursor, the looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flightdeck.model.deck import Deck
+from flightdeck.model.fleet import Box, Job, Lane
+from flightdeck.widgets.lines import UNICODE, Glyphs
+
+
+@dataclass
+class Cursor:
+    """Which box, and in it which lane row or job. Names, not positions: rows may come and go."""
+
+    box: str = ""
+    lane: str = ""  # raw queue name
+    job: str = ""  # job id; empty: the lane is meant
+
+
+@dataclass
+class TraceCache:
+    """Drawn trace rows, kept until their newest column or their range changes."""
+
+    rows: dict[tuple[str, str, int, int], tuple[object, list[str]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many rows the parts of a card want: the largest over all cards, so that their traces line up."""
+
+    meters: int
+    lanes: int
+    details: int
+
+    def covering(self, other: Shape) -> Shape:
+        return Shape(max(self.meters, other.meters), max(self.lanes, other.lanes), max(self.details, other.details))
+
+
+@dataclass
+class Scene:
+    """One drawing's context. ``project`` None is ``all``."""
+
+    deck: Deck
+    cursor: Cursor = field(default_factory=Cursor)
+    project: str | None = None
+    glyphs: Glyphs = UNICODE
+    shape: Shape | None = None
+    shape_height: int = 0  # the lowest card's inner rows
+    traces: TraceCache = field(default_factory=TraceCache)
+
+    def lanes(self, box: Box) -> tuple[Lane, ...]:
+        return self.deck.lanes(box, self.project)
+
+    def jobs(self, box: Box) -> tuple[Job, ...]:
+        """Running jobs of a box: those of the project's tab, longest running first."""
+        jobs = box.jobs if self.project is None else tuple(job for job in box.jobs if job.raw_project == self.project)
+        return tuple(sorted(jobs, key=lambda job: -(job.age_s or 0.0)))
+
+    def hidden_jobs(self, box: Box) -> int:
+        """Jobs that run but are not listed by the view."""
+        return box.running - len(box.jobs) if self.project is None else 0
