@@ -31,13 +31,13 @@ STOP_S = 4.0
 # box (None: this one), queue, project, slots
 LANES: tuple[tuple[str | None, str, str, int], ...] = (
     ("kestrel", "gpu", "render", 1),
-    ("kestrel", "cpu", "render", 2),
+    ("kestrel", "cpu", "render", 4),
     ("harrier", "gpu", "speech", 1),
-    ("harrier", "cpu", "speech", 2),
+    ("harrier", "cpu", "speech", 3),
     ("harrier", "imports", "", 1),
     ("osprey", "gpu", "render", 1),
     ("osprey", "gpu", "speech", 1),
-    ("osprey", "cpu", "render", 2),
+    ("osprey", "cpu", "render", 4),
     (None, "cpu", "speech", 1),
     (None, "thumbnails", "", 1),
 )

@@ -18,6 +18,7 @@ LOOK_EVERY_S = 3.0
 RUNS_LOW, RUNS_FULL = 5, 13  # open runs of a project: refilled from LOW to FULL, so that the queues breathe
 IMPORTS_LOW, IMPORTS_FULL = 1, 6
 THUMBNAILS_LOW, THUMBNAILS_FULL = 4, 60
+SHORT_SHARE = 0.4  # of the runs begin on a GPU, so that no GPU waits for a whole graph
 CRASH_EVERY = 9  # every ninth run has a part whose process dies once
 
 _SCENES = ("harbour", "orchard", "foundry", "glacier", "lantern", "viaduct", "meadow", "atrium")
@@ -36,10 +37,51 @@ class Writer:
         """The next graph of a project."""
         self._runs += 1
         crash = self._runs % CRASH_EVERY == 3
-        return self._animation(crash) if project == "render" else self._episode(crash)
+        short = not crash and self._rng.random() < SHORT_SHARE
+        if project == "render":
+            return self._turntable() if short else self._animation(crash)
+        return self._dictation() if short else self._episode(crash)
 
     def _s(self, low: float, high: float) -> float:
         return round(self._rng.uniform(low, high), 1)
+
+    def _turntable(self) -> dict[str, Any]:
+        """A GPU, then a CPU."""
+        scene = self._rng.choice(_SCENES)
+        render = {"frames": [], "seconds": self._s(20, 60)}
+        return {
+            "name": f"turntable_{scene}",
+            "nodes": [
+                {"id": "render", "node": "render", "gpu": True, "model": "aurora-xl", "inputs": render},
+                {
+                    "id": "compose",
+                    "node": "compose",
+                    "depends_on": ["render"],
+                    "inputs": {"frames": {"$from": "render.frames"}, "seconds": self._s(3, 8)},
+                },
+            ],
+        }
+
+    def _dictation(self) -> dict[str, Any]:
+        """A GPU, then a CPU."""
+        return {
+            "name": "dictation",
+            "nodes": [
+                {
+                    "id": "transcribe",
+                    "node": "transcribe",
+                    "gpu": True,
+                    "model": "lyra-large",
+                    "inputs": {"minutes": self._rng.randint(6, 30), "seconds": self._s(12, 34)},
+                },
+                {
+                    "id": "publish",
+                    "node": "publish",
+                    "depends_on": ["transcribe"],
+                    "inputs": {"words": {"$from": "transcribe.words"}, "seconds": self._s(2, 6)},
+                },
+            ],
+        }
 
     def _animation(self, crash: bool) -> dict[str, Any]:
         """One cpu node, three to five in parallel, two on a GPU, one that merges."""
