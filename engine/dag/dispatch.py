@@ -67,7 +67,8 @@ def decide(
     ``statuses``: of the rows that exist; ``context`` and ``outputs``: at least what :func:`wanted` names; ``encode``
     turns inputs into JSON text and raises PayloadError where they are too large.
     """
-    lost = tuple(node_id for node_id in graph.order if statuses.get(node_id) in ("failed", "cancelled"))
+    everything = (*graph.order, *(node_id for node_id in statuses if node_id not in graph.nodes))  # others may add rows
+    lost = tuple(node_id for node_id in everything if statuses.get(node_id) in ("failed", "cancelled"))
     if lost:
         return Decision(lost=lost)
     passed = {node_id for node_id, status in statuses.items() if status in DONE}
@@ -93,5 +94,5 @@ def decide(
         ready=() if failed else tuple(ready),  # the run is about to fail: start nothing more
         skipped=tuple(skipped),
         failed=tuple(failed),
-        complete=passed.issuperset(graph.order),
+        complete=passed.issuperset(everything),
     )

@@ -27,6 +27,7 @@ from engine.queue.family import FAMILIES, Family
 from engine.queue.requeue import requeue_lost
 from engine.store import Db, Store
 from engine.store.locks import present
+from engine.store.postgres import PostgresDb, is_pooled
 
 log = logging.getLogger("engine.orchestrator")
 
@@ -34,7 +35,6 @@ TICK_S = 0.5
 UNMOVED_S = 30.0  # how long a lease or heartbeat must stand still on our clock before it proves anything
 STALE_HEARTBEAT_S = 42.0
 FLAG_S = 30.0
-UNKNOWN_GRACE_S = 12.0  # for a lane whose mark was never seen: longer than one beat, which would show it alive
 RETRY_CAP_S = 60.0
 
 
@@ -45,7 +45,6 @@ class _Life:
     changed: float  # when it last gave a sign of life
     last_seen: datetime | None = None
     lease: datetime | None = None
-    marked: bool = False  # its mark was seen
     missing_since: float | None = None
     markless: bool = False  # it lives without a mark
 
@@ -60,8 +59,8 @@ class _Life:
         if self.missing_since is None:
             self.missing_since = now
         if self.changed > self.missing_since:
-            self.markless = True  # alive, so the mark proves nothing (a pooler); the heartbeat decides
-        return not self.markless and now - self.missing_since >= (grace if self.marked else max(grace, UNKNOWN_GRACE_S))
+            self.markless = True  # alive, so the missing mark proves nothing; the heartbeat decides
+        return not self.markless and now - self.missing_since >= grace
 
 
 class LostWork:
@@ -76,6 +75,7 @@ class LostWork:
         self._lapsed = Watch(clock)
         self._put_off: dict[tuple[str, int], tuple[float, int]] = {}
         self._to_flag: dict[str, str] = {}
+        self._pooled: bool | None = None
 
     def sweeps(self) -> list[Sweep]:
         return [
@@ -110,8 +110,12 @@ class LostWork:
             life.note(beat["last_seen"] if beat else None, max(leases, default=None), now)
             reason = None
             if name in alive:
-                life.marked, life.markless, life.missing_since = True, False, None
-            elif name in self._lives and life.mark_gone(now, float(config.get("session_grace_seconds"))):
+                life.markless, life.missing_since = False, None
+            elif (
+                name in self._lives
+                and self._marks_count(db)
+                and life.mark_gone(now, float(config.get("session_grace_seconds")))
+            ):
                 reason = "its session is gone"
             age = (beat["now_at"] - beat["last_seen"]).total_seconds() if beat else 0.0
             if now - life.changed >= UNMOVED_S and age >= STALE_HEARTBEAT_S:
@@ -126,6 +130,16 @@ class LostWork:
         self._lives = lives
         rows = [(family, row) for family in FAMILIES for row in _rows_of(db, family, list(lost))]
         return self._give_back(db, [(family, row, "lane_lost", lost[row["claimed_by"]]) for family, row in rows])
+
+    def _marks_count(self, db: Db) -> bool:
+        """Whether a session's locks are its own: behind a pooler they are not, and the heartbeats decide alone."""
+        if self._pooled is None:
+            self._pooled = isinstance(db, PostgresDb) and is_pooled(db)
+            if self._pooled:
+                log.warning(
+                    "a pooler stands before the database: lost lanes are seen by their heartbeats only, after 45 s"
+                )
+        return not self._pooled
 
     def lapsed_leases(self, db: Db) -> int:
         """Requeue what has a lapsed lease that nobody moves. The number of jobs."""

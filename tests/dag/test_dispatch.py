@@ -51,6 +51,13 @@ def test_a_failed_or_cancelled_node_stops_everything() -> None:
     assert decision == Decision(lost=("b", "c"))
 
 
+def test_rows_that_are_not_in_the_graph_count_too() -> None:
+    everything = dict.fromkeys("abcd", "completed")
+    assert not ask(DIAMOND, {**everything, "more": "running"}).complete
+    assert ask(DIAMOND, {**everything, "more": "completed"}).complete
+    assert ask(DIAMOND, {**everything, "more": "failed"}).lost == ("more",)
+
+
 def test_skips_cascade_in_one_answer() -> None:
     skip = {"$eq": [{"$context": "skip"}, True]}
     g = graph(a={"skip_if": skip}, b={"depends_on": ["a"], "skip_if": skip}, c={"depends_on": ["b"]})

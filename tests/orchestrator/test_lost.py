@@ -9,6 +9,7 @@ import pytest
 
 from engine import config
 from engine.dag.runs import submit_run
+from engine.orchestrator import lost
 from engine.orchestrator.lost import LostWork, _lapsed_rows, _requeue
 from engine.orchestrator.sweeps import PartlyDone
 from engine.queue.family import NODE
@@ -154,9 +155,11 @@ def test_a_time_without_looking_proves_nothing(db: Db, lane: Lane, observer: Obs
 
 
 def test_a_lane_that_cannot_hold_a_mark_lives_by_its_heartbeat(
-    store: Store, db: Db, lanes: list[Lane], observer: Observer
+    store: Store, db: Db, lanes: list[Lane], observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a transaction pooler: no session to see. It beats, so it lives; when it stops, 42 s decide."""
+    monkeypatch.setattr(lost, "is_pooled", lambda db: True)
+    observer.work._pooled = True if store.kind == "sqlite" else None
     lanes.append(Lane(store, marked=False))
     queue_nodes(db, 1)
     lanes[0].hands.take()
@@ -169,6 +172,20 @@ def test_a_lane_that_cannot_hold_a_mark_lives_by_its_heartbeat(
     age_heartbeats(db, 50)
     assert observer.watch(28, step=4) == 0
     assert observer.watch(4, step=4) == 1
+
+
+def test_a_sign_of_life_weighs_more_than_a_missing_mark(db: Db, lane: Lane, observer: Observer) -> None:
+    queue_nodes(db, 1)
+    lane.hands.take()
+    observer.watch(30)
+    lane.mark.release()
+    observer.watch(2)
+    lane.beat()
+    assert observer.watch(20) == 0
+    lane.mark.hold(lane.db)
+    observer.watch(2)
+    lane.mark.release()  # from here on the mark counts again
+    assert observer.watch(4) == 1
 
 
 def test_a_frozen_lane_loses_its_jobs_although_its_session_stands(db: Db, lane: Lane, observer: Observer) -> None:
