@@ -176,8 +176,8 @@ def claim_ctes(
         f"where j.id = any(array(select id from locked)) returning {columns}, "
         "array_position((select ids from chosen), j.id) as ord)"
     )
-    # InitPlans run when asked for: a full answer pays nothing for these.
-    short = f"(select count(*) from locked) < {{n}} and ({' or '.join(more)})"
+    # CASE, because AND does not keep its order: a full answer must not pay for the look past the look-ahead (0.14 ms).
+    short = f"case when (select count(*) from locked) < {{n}} then {' or '.join(more)} else false end"
     return ", ".join(ctes), short
 
 

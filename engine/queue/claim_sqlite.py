@@ -22,6 +22,7 @@ class _Scan:
     db: Db
     family: Family
     given: dict[str, Any]
+    wanted: list[str]
     by_model: bool
     newest: bool
 
@@ -31,7 +32,7 @@ class _Scan:
         self.age = "created_at desc, id desc" if self.newest else "created_at, id"
 
     def models(self) -> list[str]:
-        return list(self.given["models"]) if self.by_model else [""]
+        return self.wanted if self.by_model else [""]
 
     def classes(self, where: str, by_band: bool) -> Iterator[dict[str, Any]]:
         """One row per class (and band) that this box may take: a loose scan, one probe of the index each."""
@@ -78,8 +79,12 @@ def take_sqlite(
     db: Db, family: Family, given: dict[str, Any], *, newest: bool, by_model: bool, bands: bool, look: int
 ) -> tuple[list[dict[str, Any]], bool]:
     """Claim inside the caller's write transaction. The rows in order, and whether looking further may find more."""
-    cutoff = db.value("select {before[wait_s]} as cutoff", **given)
-    scan = _Scan(db, family, given, by_model, newest)
+    wanted = list(given["models"])
+    given = {
+        name: value for name, value in given.items() if name != "models"
+    }  # bound once per statement: keep it short
+    cutoff = db.value("select {before[wait_s]} as cutoff", wait_s=given["wait_s"]) if by_model else ""
+    scan = _Scan(db, family, given, wanted, by_model, newest)
     found: list[dict[str, Any]] = []
     more = False
     warm = given["loaded"]
@@ -139,7 +144,8 @@ def _takeable(db: Db, family: Family, given: dict[str, Any], job_id: int) -> boo
             f"select 1 from {family.table} j where j.id = {{id}} and (j.last_lost_box is null "
             f"or j.last_lost_box <> {{box}} or j.last_lost_at <= {{before[shun_s]}}){alive}",
             id=job_id,
-            **given,
+            box=given["box"],
+            shun_s=given["shun_s"],
         )
         is not None
     )

@@ -12,7 +12,7 @@ from typing import Any
 from engine import config, registry
 from engine.errors import BadInput, Conflict, NotFound, UnknownQueue
 from engine.queue.family import INGEST, LIVE_RUN, find, for_update
-from engine.queue.texts import check_payload, encode_payload
+from engine.queue.texts import check_payload, encode_payload, encode_within, payload_limit
 from engine.store import Db
 
 __all__ = ["Job", "encode_payload", "enqueue", "enqueue_many", "get_job", "insert_node_jobs"]
@@ -162,7 +162,10 @@ def enqueue_many(
 ) -> list[str]:
     """Insert many jobs of one task by COPY, all or none; returns their ids in order. Raises as :func:`enqueue`."""
     task, attempts = _checked(task_name, queue, priority, max_attempts)
-    payloads = [_encoded_args(args, task_name) for args in args_list]
+    what, limit = f"args of task {task_name}", payload_limit()
+    payloads = [
+        encode_within(args, what, limit) if type(args) is dict else _encoded_args(args, task_name) for args in args_list
+    ]
     if not payloads:
         return []
     where = config.project_name() if project is None else project

@@ -17,7 +17,7 @@ from engine.queue import events, outbox
 from engine.queue.claim import ClaimedJob, ClaimRequest, Plan, claim, jobs, params, split, take, top_up
 from engine.queue.family import Family, for_update
 from engine.queue.finish_sql import finish_statement
-from engine.queue.texts import check_payload, clean_text, encode_payload
+from engine.queue.texts import check_payload, clean_text, encode_payload, payload_limit
 from engine.queue.workers import Worker
 from engine.store import Db, adopt
 
@@ -65,7 +65,8 @@ def finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimReque
     with backoff (event ``requeued``, cause ``retry``); a node's end writes the outbox, a completed ingest job its
     executions row. A result that is too large or not JSON fails its own job only. Sends no notification.
     """
-    checked = [_checked(outcome) for outcome in outcomes]
+    limit = payload_limit()
+    checked = [_checked(outcome, limit) for outcome in outcomes]
     if not checked:
         return Finished(claimed=claim(db, next) if next else [])
     if next is not None and next.n <= 0:
@@ -107,12 +108,12 @@ def complete_job(conn: Any, job: Held, result: Any) -> None:
         _end_one(db, family, row, Outcome(job.id, job.fencing_token, "completed", text), None)
 
 
-def _checked(outcome: Outcome) -> Outcome:
+def _checked(outcome: Outcome, limit: int) -> Outcome:
     if outcome.status not in ("completed", "failed", "cancelled"):
         raise BadInput(f"job {outcome.id}: an attempt ends completed, failed or cancelled, not {outcome.status!r}")
     if outcome.output_json is not None:
         try:
-            check_payload(outcome.output_json, "the result")
+            check_payload(outcome.output_json, "the result", limit)
         except PayloadError as error:
             return _failed(outcome, str(error))
     return replace(outcome, error=clean_text(outcome.error)) if outcome.error else outcome

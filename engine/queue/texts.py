@@ -18,17 +18,31 @@ def encode_payload(value: Any, what: str) -> str:
 
     Raises PayloadError for what JSON or the database cannot hold (NaN, NUL, lone surrogates, other objects).
     """
+    return encode_within(value, what, payload_limit())
+
+
+def payload_limit() -> int:
+    """The largest payload in bytes of JSON text."""
+    return int(config.get("payload_limit"))
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def encode_within(value: Any, what: str, limit: int) -> str:
+    """:func:`encode_payload` with the limit at hand: bulk inserts ask the configuration once, not per row."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _ENCODE(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(f"{what} does not serialise to JSON: {error}") from None
-    check_payload(text, what)
+    check_payload(text, what, limit)
     return text
 
 
-def check_payload(text: str, what: str) -> None:
+def check_payload(text: str, what: str, limit: int | None = None) -> None:
     """Refuse JSON text that is too large or that no database would store. Raises PayloadError."""
-    limit = int(config.get("payload_limit"))
+    if limit is None:
+        limit = payload_limit()
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
