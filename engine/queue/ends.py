@@ -69,6 +69,12 @@ def end_run(db: Db, run_id: int | str, status: str, error: str | None, requested
         )
         if not ended:
             return False
+        if db.kind == "postgresql":  # in the order of the ids, as a finish takes them: any other order can deadlock
+            db.all(
+                "select id from workflow_node_jobs where run_id = {id} "
+                "and status in ('queued', 'running', 'awaiting_input') order by id for update",
+                id=number,
+            )
         rows = db.all(
             "update workflow_node_jobs set "
             "status = case when status = 'running' then status else 'cancelled' end, "

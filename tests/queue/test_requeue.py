@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from engine import config
@@ -14,6 +16,7 @@ from engine.queue.workers import free_predecessors
 from engine.store import Db, Store
 from engine.store.locks import Presence
 from tests.queue.conftest import add_ingest, add_node, add_run, events_of, job, kinds, lane, take
+from tests.support import eventually
 
 
 @pytest.mark.parametrize("cause", ["executor_died", "trip", "lane_lost", "operator_stop", "drain"])
@@ -176,3 +179,19 @@ def test_an_ended_run_cancels_what_waits_and_asks_what_runs(db: Db) -> None:
     idle = add_run(db, status="queued")
     assert end_run(db, str(idle), "cancelled", None)
     assert db.value("select finished_at from workflow_runs where id = {id}", id=idle) is not None
+
+
+def test_ending_a_run_locks_its_jobs_in_the_order_of_their_ids(pg_store: Store) -> None:
+    """A finish takes them in that order; another one would deadlock with it, a second of stall and a failed statement."""
+    with pg_store.connect("finish") as holder, pg_store.connect("ender") as ender, pg_store.connect("look") as look:
+        run = add_run(look)
+        first, second = add_node(look, run, "z"), add_node(look, run, "a")  # the index of the run has them reversed
+        ending = threading.Thread(target=lambda: end_run(ender, run, "cancelled", None))
+        with holder.transaction():
+            holder.all("select id from workflow_node_jobs where id = {id} for update", id=first)
+            ending.start()
+            waits = "select 1 as yes from pg_stat_activity where application_name like '%ender%' and wait_event_type = 'Lock'"
+            eventually(lambda: look.value(waits), what="the end of the run waits for the finish")
+            holder.all("select id from workflow_node_jobs where id = {id} for update nowait", id=second)
+        ending.join(30)
+        assert {job(look, first)["status"], job(look, second)["status"]} == {"cancelled"}
