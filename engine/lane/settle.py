@@ -43,7 +43,7 @@ class Settler:
     outcomes: list[tuple[Held, Outcome]] = field(default_factory=list)
     returns: list[_Return] = field(default_factory=list)
     unbegun: list[Held] = field(default_factory=list)
-    losses: list[tuple[Held, dict[str, Any]]] = field(default_factory=list)
+    losses: list[tuple[Held, int | None, Mapping[str, Any]]] = field(default_factory=list)
     oldest: float = 0.0  # monotonic time of the first outcome that waits
 
     def ended(self, held: Held, outcome: Outcome) -> None:
@@ -66,10 +66,10 @@ class Settler:
             each.settling = True
         self.unbegun += held
 
-    def lost(self, held: Held, began: bool, detail: dict[str, Any]) -> None:
+    def lost(self, held: Held, began: bool, detail: Mapping[str, Any]) -> None:
         """The row is somebody else's: only the history is told."""
         held.settling = True
-        self.losses.append((held, {**detail, "exit_code": exits.LOST_CLAIM if began else None}))
+        self.losses.append((held, exits.LOST_CLAIM if began else None, detail))
 
     @property
     def urgent(self) -> bool:
@@ -89,9 +89,8 @@ class Settler:
 
     def _write_returns(self, db: Db) -> None:
         while self.losses:
-            held, detail = self.losses[0]
+            held, exit_code, detail = self.losses[0]
             job = held.job
-            exit_code = detail.pop("exit_code", None)
             events.record(
                 db,
                 family=job.family,
