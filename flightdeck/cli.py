@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -129,7 +129,7 @@ def snapshot(
 
 def _looks(
     context: typer.Context, project: str | None, read_only: bool, ascii: bool, no_mouse: bool, theme: str | None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Options of the look, given before or after the command's name."""
     before = context.obj or {}
     if theme not in (None, "dark", "light"):

@@ -111,11 +111,12 @@ def plan(directory: Path, url: str, server_url: str) -> Plan:
         "FLIGHTDECK_GRACE": "0.5",
         "FLIGHTDECK_LOG_LEVEL": "warning",
     }
+    # Not all at once: the deck's first frame needs a processor too.
     programs = [
-        Program("orchestrator", (python, "-m", "engine.commands", "queue-orchestrator"), common),
-        Program("recorders", (python, "-m", "flightdeck.demo.recorders"), common),
-        Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), common, after_s=0.3),
-        Program("workload", (python, "-m", "flightdeck.demo.workload"), common, after_s=0.5),
+        Program("recorders", (python, "-m", "flightdeck.demo.recorders"), common, after_s=0.5),
+        Program("orchestrator", (python, "-m", "engine.commands", "queue-orchestrator"), common, after_s=0.8),
+        Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), common, after_s=1.0),
+        Program("workload", (python, "-m", "flightdeck.demo.workload"), common, after_s=1.2),
     ]
     for number, (box, queue, project, slots) in enumerate(LANES):
         named = {"FLIGHTDECK_BOX": box or config.box_name(), "FLIGHTDECK_PROJECT": project}
@@ -123,7 +124,7 @@ def plan(directory: Path, url: str, server_url: str) -> Plan:
         if queue == "gpu":
             argv.append("--share-gpu")  # the simulated cards have no device to lock
         name = f"lane {box or 'this'} {queue} {project}".strip()
-        programs.append(Program(name, tuple(argv), common | named, after_s=0.6 + 0.2 * number))
+        programs.append(Program(name, tuple(argv), common | named, after_s=1.4 + 0.2 * number))
     return Plan(tuple(programs), str(directory / "run"), keep=url, stop_s=STOP_S)
 
 

@@ -55,7 +55,6 @@ class BoxReading:
     load1: float
     cpu_mhz: float
     cpu_temp_c: float
-    cpu_throttle_ms: float
     mem_mb: float
     net_rx_bps: float
     net_tx_bps: float
@@ -227,7 +226,6 @@ class BoxModel:
             load1=self.load1,
             cpu_mhz=mhz,
             cpu_temp_c=self.cpu_temp_c + 0.6 * (rng.random() - 0.5),
-            cpu_throttle_ms=1000.0 * dt_s * min(1.0, (1.0 - self.allowed) / 0.1) if over > -3 else 0.0,
             mem_mb=self.mem_mb,
             net_rx_bps=chatter + load.net_rx_bps * (0.7 + 0.6 * rng.random()),
             net_tx_bps=0.6 * chatter + load.net_tx_bps * (0.7 + 0.6 * rng.random()),

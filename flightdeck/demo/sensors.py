@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +15,7 @@ from flightdeck.demo.jobs import EFFECTS
 from flightdeck.demo.physics import BoxModel, BoxReading, GpuReading, Load
 
 HOUR_S = 3600.0
-STEP_S = 4.0  # of the simulated hour
+STEP_S = 6.0  # of the simulated hour
 CADENCE_S = 2.0
 
 
@@ -90,7 +89,9 @@ def sample(profile: BoxProfile, reading: BoxReading, at: datetime) -> BoxSample:
     held = [{cause: getattr(gpu, cause) for cause in throttle.CAUSES} for gpu in gpus]
     indices = [throttle.index_of(gpu.throttle_mask, ms) for gpu, ms in zip(gpus, held, strict=True)]
     zone_c = reading.cpu_temp_c + (1.5 if profile.shares_heat else 0.0)
-    absent = {"fan_max_rpm": "no fan tach"} if profile.fan_max_rpm is None else {}
+    absent = {"cpu_throttle_ms": "no thermal_throttle counters"}  # only Intel has them
+    if profile.fan_max_rpm is None:
+        absent["fan_max_rpm"] = "no fan tach"
     gpu_absent = {str(i): why for i, gpu in enumerate(profile.gpus) if (why := _absent(gpu))}
     sensors: dict[str, Any] = {
         "zones": {profile.zone: round(zone_c, 1), "nvme": round(reading.air_c + 14.0, 1)},
@@ -117,7 +118,6 @@ def sample(profile: BoxProfile, reading: BoxReading, at: datetime) -> BoxSample:
         disk_read_bps=reading.disk_read_bps,
         disk_write_bps=reading.disk_write_bps,
         disk_used_pct=41.0 + profile.seed % 30,
-        cpu_throttle_ms=reading.cpu_throttle_ms,
         throttle_index=throttle.worst(indices),
         power_ms=throttle.worst(throttle.power_ms(ms) for ms in held),
         thermal_ms=throttle.worst(throttle.thermal_ms(ms) for ms in held),
@@ -144,7 +144,23 @@ def _absent(gpu: GpuProfile) -> dict[str, str]:
 
 
 def _gpu(index: int, profile: GpuProfile, reading: GpuReading) -> GpuSample:
-    found = GpuSample(
+    counted: dict[str, Any] = {}
+    if profile.throttle != "none":
+        mask = throttle.IDLE if reading.util_pct < 1 else 0
+        mask |= throttle.SW_POWER if reading.sw_power_ms >= throttle.SHOWN_MS else 0
+        mask |= throttle.SW_THERMAL if reading.sw_thermal_ms >= throttle.SHOWN_MS else 0
+        mask |= throttle.HW_THERMAL | throttle.HW_SLOWDOWN if reading.hw_thermal_ms else 0
+        mask |= throttle.HW_BRAKE | throttle.HW_SLOWDOWN if reading.hw_brake_ms else 0
+        counted = {
+            "throttle_mask": mask,
+            "sw_power_ms": reading.sw_power_ms,
+            "hw_brake_ms": reading.hw_brake_ms,
+            "sw_thermal_ms": reading.sw_thermal_ms,
+            "hw_thermal_ms": reading.hw_thermal_ms,
+            "sync_boost_ms": 0.0,
+            "brakes": reading.brakes,
+        }
+    return GpuSample(
         gpu_index=index,
         gpu_uuid=profile.uuid,
         util_pct=reading.util_pct,
@@ -160,23 +176,7 @@ def _gpu(index: int, profile: GpuProfile, reading: GpuReading) -> GpuSample:
         pcie_width=profile.pcie[1] if profile.pcie else None,
         pstate=(0 if reading.util_pct > 2 else 8) if profile.vendor == "nvidia" else None,
         throttle_source=profile.throttle,
-    )
-    if profile.throttle == "none":
-        return found
-    mask = throttle.IDLE if reading.util_pct < 1 else 0
-    mask |= throttle.SW_POWER if reading.sw_power_ms >= throttle.SHOWN_MS else 0
-    mask |= throttle.SW_THERMAL if reading.sw_thermal_ms >= throttle.SHOWN_MS else 0
-    mask |= throttle.HW_THERMAL | throttle.HW_SLOWDOWN if reading.hw_thermal_ms else 0
-    mask |= throttle.HW_BRAKE | throttle.HW_SLOWDOWN if reading.hw_brake_ms else 0
-    return replace(
-        found,
-        throttle_mask=mask,
-        sw_power_ms=reading.sw_power_ms,
-        hw_brake_ms=reading.hw_brake_ms,
-        sw_thermal_ms=reading.sw_thermal_ms,
-        hw_thermal_ms=reading.hw_thermal_ms,
-        sync_boost_ms=0.0,
-        brakes=reading.brakes,
+        **counted,
     )
 
 
@@ -186,12 +186,16 @@ def planned(profile: BoxProfile) -> Iterator[Load]:
     gpu_slots = [_Slot(random.Random(profile.seed * 7 + i), kind, (40, 260), (2, 30)) for i, kind in enumerate(kinds)]
     cpu_kinds = [k for project, _ in profile.gpu_of_project for k in _NODES_OF[project] if not EFFECTS[k].gpu]
     cpu_slots = [_Slot(random.Random(profile.seed * 13 + i), cpu_kinds, (20, 150), (4, 90)) for i in range(2)]
+    known: dict[tuple[tuple[str, int], ...], Load] = {}
     for step in range(int(HOUR_S / STEP_S)):
         at = step * STEP_S
         quiet = any(a <= at / HOUR_S < b for a, b in _QUIET.get(profile.name, ()))
         running = [(slot.at(at), i) for i, slot in enumerate(gpu_slots) if not quiet or i]
         running += [(slot.at(at), 0) for slot in cpu_slots if not quiet]
-        yield add_up(profile, [(kind, gpu) for kind, gpu in running if kind])
+        jobs = tuple((kind, gpu) for kind, gpu in running if kind)
+        if jobs not in known:
+            known[jobs] = add_up(profile, list(jobs))
+        yield known[jobs]
 
 
 _NODES_OF = {
@@ -249,7 +253,7 @@ def past_hour(profile: BoxProfile, end: datetime) -> tuple[list[BoxSample], BoxM
     model = BoxModel(profile)
     start = end - timedelta(seconds=HOUR_S)
     loads = list(planned(profile))
-    for load in loads[:150]:
+    for load in loads[:100]:
         model.step(STEP_S, load)  # warm before the first row, as a box that has been up for long
     samples = [
         sample(profile, model.step(STEP_S, load), start + timedelta(seconds=STEP_S * (i + 1)))
