@@ -144,7 +144,7 @@ def _looks(
 
 
 def main() -> None:
-    run_app(cli, "flightdeck")
+    run_app(cli, "flightdeck", store_code=2)
 
 
 if __name__ == "__main__":
