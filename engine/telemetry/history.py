@@ -183,33 +183,30 @@ def hour_summary(rows: Iterable[BoxSample]) -> HourSummary:
 
 
 def assemble(box_rows: Sequence[Row], gpu_rows: Sequence[Row]) -> list[BoxSample]:
-    """Rows of the two tables as samples, in the order of the boxes' rows."""
+    """Rows of the two tables as samples, oldest first, their GPUs by index."""
     cards: dict[tuple[str, str, datetime], list[GpuSample]] = {}
     if gpu_rows:
         names, lows, highs = _columns(gpu_rows[0], GPU_METRICS)
         for row in gpu_rows:
-            cards.setdefault((row["box"], row["tier"], row["at"]), []).append(
-                GpuSample(
-                    **{name: row[name] for name in names},
-                    low=_ends(row, lows) if row["tier"] == "minute" else {},
-                    high=_ends(row, highs) if row["tier"] == "minute" else {},
-                )
-            )
+            card = {name: row[name] for name in names}
+            if row["tier"] == "minute":
+                card["low"], card["high"] = _ends(row, lows), _ends(row, highs)
+            cards.setdefault((row["box"], row["tier"], row["at"]), []).append(GpuSample(**card))
+    for some in cards.values():
+        if len(some) > 1:
+            some.sort(key=lambda card: card.gpu_index)
     if not box_rows:
         return []
     names, lows, highs = _columns(box_rows[0], (*BOX_METRICS, "sensors"))
-    return [
-        BoxSample(
-            box=row["box"],
-            at=row["at"],
-            tier=row["tier"],
-            gpus=tuple(cards.get((row["box"], row["tier"], row["at"]), ())),
-            low=_ends(row, lows) if row["tier"] == "minute" else {},
-            high=_ends(row, highs) if row["tier"] == "minute" else {},
-            **{name: row[name] for name in names},
-        )
-        for row in box_rows
-    ]
+    samples = []
+    for row in box_rows:
+        box = {name: row[name] for name in names}
+        if row["tier"] == "minute":
+            box["low"], box["high"] = _ends(row, lows), _ends(row, highs)
+        gpus = tuple(cards.get((row["box"], row["tier"], row["at"]), ()))
+        samples.append(BoxSample(row["box"], row["at"], row["tier"], gpus=gpus, **box))
+    samples.sort(key=lambda sample: sample.at)
+    return samples
 
 
 def _columns(row: Row, metrics: Sequence[str]) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
@@ -226,36 +223,34 @@ def _ends(row: Row, columns: Sequence[tuple[str, str]]) -> dict[str, float]:
 
 
 def _minutes(db: Db, table: str, columns: Sequence[str], start: datetime, boxes: Sequence[str] | None) -> list[Row]:
+    """Unsorted: sorting tens of thousands of wide rows costs the server more than finding them."""
     named = "and box {any[boxes]}" if boxes is not None else ""
     params: dict[str, Any] = {"start": start} | ({"boxes": list(boxes)} if boxes is not None else {})
-    order = "at, gpu_index" if table.endswith("_gpu") else "at"
     return db.all(
-        f"select {', '.join(columns)} from {table} where tier = 'minute' and at >= {{start}} {named} order by {order}",
-        **params,
+        f"select {', '.join(columns)} from {table} where tier = 'minute' and at >= {{start}} {named}", **params
     )
 
 
 def _tails(db: Db, table: str, columns: Sequence[str], tails: Mapping[str, datetime]) -> list[Row]:
-    """Per box the details from its own time on."""
+    """Per box the details from its own time on, one index range each; unsorted."""
     if not tails:
         return []
-    wanted = (
-        "jsonb_to_recordset({tails}::text::jsonb) as t(box text, start_at timestamptz)"
-        if db.kind == "postgresql"
-        else "(select json_extract(value, '$.box') as box, json_extract(value, '$.start_at') as start_at "
-        "from json_each({tails})) t"
-    )
-    order = "d.at, d.gpu_index" if table.endswith("_gpu") else "d.at"
-    return db.all(
-        f"select {', '.join(f'd.{column}' for column in columns)} from {wanted} "
-        f"join {table} d on d.box = t.box and d.tier = 'detail' and d.at >= t.start_at order by {order}",
-        tails=json.dumps(
-            [
-                {"box": box, "start_at": start.astimezone(UTC).isoformat(timespec="microseconds")}
-                for box, start in tails.items()
-            ]
-        ),
-    )
+    if db.kind == "postgresql":
+        # "offset 0" keeps the planner from joining the whole table to the list of boxes instead.
+        source = (
+            "jsonb_to_recordset({tails}::text::jsonb) as t(box text, start_at timestamptz) cross join lateral "
+            f"(select * from {table} f where f.box = t.box and f.tier = 'detail' and f.at >= t.start_at offset 0) d"
+        )
+    else:
+        source = (
+            f"json_each({{tails}}) t cross join {table} d on d.box = json_extract(t.value, '$.box') "
+            "and d.tier = 'detail' and d.at >= json_extract(t.value, '$.start_at')"
+        )
+    wanted = [
+        {"box": box, "start_at": start.astimezone(UTC).isoformat(timespec="microseconds")}
+        for box, start in tails.items()
+    ]
+    return db.all(f"select {', '.join(f'd.{column}' for column in columns)} from {source}", tails=json.dumps(wanted))
 
 
 def _gpu_facts(value: Any) -> tuple[GpuFacts, ...]:
