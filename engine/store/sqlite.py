@@ -175,11 +175,11 @@ class SqliteDb(Db):
                         f"sqlite file {self._path}: locked by another writer for {self._timeout_s:g} s"
                     ) from error
                 time.sleep(random.uniform(0.0002, 0.001))
+            except sqlite3.ProgrammingError as error:  # before its base class
+                if self._closed:
+                    raise StoreUnavailable(f"sqlite file {self._path}: connection closed") from error
+                raise
             except sqlite3.DatabaseError as error:
                 if ((getattr(error, "sqlite_errorcode", None) or 0) & 0xFF) == sqlite3.SQLITE_NOTADB:
                     raise StoreUnavailable(f"sqlite file {self._path}: not a SQLite database") from None
-                raise
-            except sqlite3.ProgrammingError as error:
-                if self._closed:
-                    raise StoreUnavailable(f"sqlite file {self._path}: connection closed") from error
                 raise

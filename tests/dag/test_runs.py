@@ -13,7 +13,7 @@ from engine import config, registry
 from engine.dag import runs
 from engine.dag.drain import MAX_ATTEMPTS, drain
 from engine.dag.runs import GraphCache, advance, submit_run
-from engine.errors import BadInput, GraphError, NotFound, PayloadError
+from engine.errors import BadInput, GraphError, NotFound, PayloadError, StoreUnavailable
 from engine.queue.ends import end_run
 from engine.store import Db, Store, adopt
 from tests.dag.steps import DIAMOND, Hands, chain, drain_all, node, run_row, statuses
@@ -450,3 +450,44 @@ def test_the_graph_cache_is_bounded(db: Db) -> None:
     assert list(cache._graphs) == ids[-1:]
     cache.forget(ids[-1])
     assert cache._nodes == 0
+
+
+def test_a_dispatch_that_dies_half_way_leaves_nothing_half_done(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands(db)
+    run_id = submit_run(db, DIAMOND)
+    hands.run_all()
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_mark_processed", lambda db, ids: 1 / 0)
+        assert len(drain(db, GraphCache()).failed) == 1
+    assert statuses(db, run_id) == {"a": "completed"}
+    db.run("update workflow_dispatch_events set not_before = null")
+    drain_all(db)
+    assert statuses(db, run_id) == {"a": "completed", "b": "queued", "c": "queued"}
+
+
+def test_a_failure_that_cannot_be_counted_stays_open_and_stops_nobody(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands(db)
+    bad, good = submit_run(db, DIAMOND), submit_run(db, DIAMOND)
+    hands.run_all()
+    original = runs.wanted
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.dag.drain.outbox.mark_failed", lambda db, event_id, error: 1 / 0)
+        answers = iter([True])
+        patch.setattr(runs, "wanted", lambda g, s: 1 / 0 if next(answers, False) else original(g, s))
+        (text,) = drain(db, GraphCache()).failed
+    assert text.count("ZeroDivisionError") == 2
+    assert (len(statuses(db, bad)), len(statuses(db, good))) == (1, 3)
+    drain_all(db)
+    assert len(statuses(db, bad)) == 3
+
+
+def test_a_lost_connection_ends_the_pass(pg_store: Store) -> None:
+    with pg_store.connect("one") as one, pg_store.connect("two") as two:
+        submit_run(one, DIAMOND)
+        Hands(one).run_all()
+        two.value("select pg_terminate_backend({pid})", pid=one.raw.info.backend_pid)
+        with pytest.raises(StoreUnavailable):
+            for _ in range(100):
+                drain(one, GraphCache())
+        drain_all(two)
+        assert two.value("select count(*) from workflow_node_jobs") == 3

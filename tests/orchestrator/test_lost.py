@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from engine import config
 from engine.dag.runs import submit_run
+from engine.errors import StoreUnavailable
 from engine.orchestrator import lost
 from engine.orchestrator.lost import LostWork, _lapsed_rows, _requeue
 from engine.orchestrator.sweeps import PartlyDone
@@ -341,6 +343,38 @@ def test_one_row_that_cannot_be_requeued_stops_no_other(db: Db, lane: Lane, obse
     db.run("drop trigger refuse" + (" on workflow_node_jobs" if db.kind == "postgresql" else ""))
     observer.clock.now += 2.0
     assert observer.work.lost_lanes(db) == 1
+
+
+def test_a_recovery_that_is_cut_off_is_finished_by_the_next_one(
+    store: Store, db: Db, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q10: the database goes away after the first half; nothing has to be remembered for the second."""
+    queue_nodes(db, 2)
+    lane.hands.take()
+    db.run(
+        "insert into ingest_jobs (task_name, status, claimed_by, claimed_box, fencing_token, attempt) "
+        "values ('t', 'running', {owner}, 'box1', 1, 1)",
+        owner=lane.hands.worker.owner,
+    )
+    mine = store.connect("sweep")
+    observer = Observer(store, mine)
+    observer.watch(31)
+    lane.die(db)
+    original = lost.requeue_lost
+
+    def cut_off(db: Db, *args: Any, **kwargs: Any) -> Any:
+        answer = original(db, *args, **kwargs)
+        db.close()
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lost, "requeue_lost", cut_off)
+        with pytest.raises(StoreUnavailable):
+            observer.watch(4)
+    assert by_status(db) == {"queued": 2}
+    assert db.value("select status from ingest_jobs") == "running"
+    assert Observer(store, db).watch(31) == 1
+    assert db.value("select status from ingest_jobs") == "queued"
 
 
 def test_a_job_that_fells_lane_after_lane_fails_at_the_cap(

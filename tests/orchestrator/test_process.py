@@ -10,6 +10,7 @@ import pytest
 
 from engine import config
 from engine.dag.runs import submit_run
+from engine.errors import StoreUnavailable
 from engine.orchestrator import loop
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.loop import run_orchestrator
@@ -172,3 +173,19 @@ def test_what_fails_is_visible_while_the_rest_carries_on(store: Store, db: Db, m
         stop.set()
         thread.join(30)
     assert not thread.is_alive()
+
+
+def test_a_frozen_leader_loses_the_lead(pg_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process and its connection live on, but it says nothing: the server ends such a session."""
+    monkeypatch.setattr("engine.orchestrator.leader._IDLE_LIMIT", "200ms")
+    with pg_store.connect("one") as one, pg_store.connect("two") as two:
+        frozen = Leader(pg_store, one)
+        assert frozen.try_lead()
+        monkeypatch.setattr("engine.orchestrator.leader._IDLE_LIMIT", "30s")
+        other = Leader(pg_store, two)
+        eventually(other.try_lead)
+        with pytest.raises(StoreUnavailable):
+            frozen.beat({}, None)
+        assert not frozen.leads
+        frozen.leave()
+        other.leave()
