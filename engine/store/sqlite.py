@@ -104,6 +104,8 @@ class SqliteDb(Db):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        if self._closed:
+            raise StoreUnavailable(f"sqlite file {self._path}: connection closed")
         outermost = self._depth == 0 and not self.raw.in_transaction
         name = f"engine_{self._depth}"
         self._run_text("begin immediate" if outermost else f"savepoint {name}")
