@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -171,14 +173,16 @@ def test_listen_dies_silently_and_the_gap_is_filled_from_the_table(pg_store: Sto
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
+def own_server() -> Iterator[EmbeddedServer]:
     """A server that this test may stop and freeze."""
-    server = EmbeddedServer(tmp_path / "pg", {"fsync": "off"})
+    directory = Path(tempfile.mkdtemp(prefix="flightdeck-feed-"))
+    server = EmbeddedServer(directory, {"fsync": "off"})
     server.acquire()
     server.ensure_database("feed_test")
     yield server
     _signal_all(server, signal.SIGCONT)
     server.release()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _signal_all(server: EmbeddedServer, number: int) -> None:
