@@ -259,7 +259,7 @@ class BoxRecorder:
     def _write_some(self) -> bool:
         """Write the oldest samples of the ring; False when there were none."""
         assert self._db is not None
-        samples = self._ring.peek(self._batch)
+        samples = self._next()
         if not samples and time.monotonic() - self._signed < SIGN_S:
             return False
         newest = self._ring.newest()
@@ -274,6 +274,11 @@ class BoxRecorder:
             log.warning("box %s: writing a sample took %.1f s", self._me.box, _uptime() - asked)
         return bool(samples)
 
+    def _next(self) -> list[BoxSample]:
+        """What is to be written now: a batch of each tier, or a single row."""
+        samples = self._ring.peek(self._batch)
+        return samples if self._batch > 1 else samples[:1]
+
     def _not_written(self, error: Exception) -> None:
         """The database refused what was written. One row at a time then, and one refused again and again is dropped."""
         self._write_error = (time.monotonic(), f"not written: {type(error).__name__}: {error}")
@@ -282,7 +287,7 @@ class BoxRecorder:
             self._batch = 1
         self._refused += 1
         if self._refused >= REFUSALS:
-            self._ring.done(self._ring.peek(1), told=False)
+            self._ring.done(self._next(), told=False)
             self._refused = 0
         self._disconnect()
 
