@@ -143,7 +143,9 @@ def test_in_a_terminal_it_draws_the_fleet_and_q_stops_everything(processes: Proc
     assert not at_work(directory)
 
 
-def read_until(fd: int, words: tuple[bytes, ...], timeout_s: float, ended: subprocess.Popen[bytes] | None = None) -> bytes:
+def read_until(
+    fd: int, words: tuple[bytes, ...], timeout_s: float, ended: subprocess.Popen[bytes] | None = None
+) -> bytes:
     """Read a terminal until all words were written, or until the process has ended."""
     seen = b""
     deadline = time.monotonic() + timeout_s
