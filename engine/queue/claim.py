@@ -16,6 +16,7 @@ from engine.queue.family import Family
 from engine.queue.workers import Worker
 from engine.store import Db
 
+CLASSES_FOR_S = 10.0  # after constrained or scheduled rows were met; then the short form is tried again
 EXACT_EVERY_S = 10.0  # how late a job that has waited too long for its model may be found
 MAX_LOOK = 1 << 15
 
@@ -91,17 +92,35 @@ def claim(db: Db, request: ClaimRequest) -> list[ClaimedJob]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to look: rows per class, and whether each band is opened (see claim_sql)."""
+    """How to look: rows per class, whether each band is opened, whether the short form may do (see claim_sql)."""
 
     look: int
     bands: bool
+    plain: bool = False
 
     @staticmethod
     def for_request(db: Db, request: ClaimRequest) -> Plan:
         look = 8
         while look < 2 * request.n:
             look *= 2
-        return Plan(look, bands=request.host_priority < 0 or (request.by_model and _exact_due(db)))
+        return Plan(
+            look,
+            bands=request.host_priority < 0 or (request.by_model and _exact_due(db)),
+            plain=not request.by_model
+            and request.host_priority >= 0
+            and time.monotonic() >= _classes_until.get(db, 0.0),
+        )
+
+    def longer(self, db: Db, request: ClaimRequest) -> Plan:
+        """The plan after this one fell short: by classes for a while, or twice the look."""
+        if self.plain:
+            _classes_until[db] = time.monotonic() + CLASSES_FOR_S
+            return replace(self, plain=False)
+        return Plan(self.look * 2, bands=self.bands or request.by_model)
+
+
+# Until when a connection claims by classes, because it met constrained or scheduled rows.
+_classes_until: WeakKeyDictionary[Db, float] = WeakKeyDictionary()
 
 
 # When a connection last made an exact claim by model. The cheap form looks at the head of each model's rows and can
@@ -130,7 +149,9 @@ def take(db: Db, request: ClaimRequest, plan: Plan) -> tuple[list[dict[str, Any]
                 bands=plan.bands,
                 look=plan.look,
             )
-    sql = claim_statement(request.worker.family, request.by_model, request.host_priority < 0, plan.bands, plan.look)
+    sql = claim_statement(
+        request.worker.family, request.by_model, request.host_priority < 0, plan.bands, plan.look, plan.plain
+    )
     return split(db.all(sql, **params(request)))
 
 
@@ -147,9 +168,9 @@ def top_up(db: Db, request: ClaimRequest, plan: Plan, got: list[ClaimedJob], mor
     """
     while more and len(got) < request.n and plan.look < MAX_LOOK:
         worker = request.worker
-        orphans = cancel_orphans(db, worker.queue, worker.project) if worker.family.has_run else 0
+        orphans = cancel_orphans(db, worker.queue, worker.project) if worker.family.has_run and not plan.plain else 0
         if not orphans:
-            plan = Plan(plan.look * 2, bands=plan.bands or request.by_model)
+            plan = plan.longer(db, request)
         rest = replace(request, n=request.n - len(got))
         began = time.monotonic()
         rows, more = take(db, rest, plan)

@@ -87,15 +87,19 @@ def _allowed(alias: str) -> str:
 
 @lru_cache(maxsize=256)
 def claim_ctes(
-    family: Family, by_model: bool, newest: bool, bands: bool, look: int, after_fin: bool
+    family: Family, by_model: bool, newest: bool, bands: bool, look: int, after_fin: bool, plain: bool = False
 ) -> tuple[str, str]:
     """The CTEs up to ``claimed``, and a condition that says whether there was more to look at than was looked at.
 
+    ``plain``: one index scan that takes nothing when it finds that anything constrained or scheduled is queued, and then says
+    that there is more. Half the time of a claim of one job, which goes into setting up the nodes of the long form.
     ``bands``: look at the first rows of each (class, band), not of each class: what newest-first needs, and the exact
     answer for aged jobs behind a more urgent band of their own model.
     ``look``: rows per class, a power of two chosen by our code. ``after_fin``: a CTE ``fin`` comes before.
     """
     s = _Shape(family, by_model, newest)
+    if plain:
+        return _claimed(s, family, [], [_free(s, look)], [_free_past(s, look)], after_fin, _nothing_else(s))
     place = "j.place, j.only_boxes, j.avoid_boxes"
     ctes = [s.loose("late_places", s.later, "j.place", place, "j.place")]
     ctes.append(f"late_open as (select * from late_places p where {_allowed('p')})")
@@ -139,24 +143,63 @@ def claim_ctes(
     else:
         ctes.append(s.loose("places", f"{s.here} and j.place > ''", "j.place", place, "j.place"))
         ctes.append(f"open_places as (select * from places p where {_allowed('p')})")
-        free = f"from {s.table} j where {s.here} and j.place = '' order by j.band, j.created_at, j.id"
         of_class = f"from {s.table} j where {s.here} and {s.same_class('e')} order by j.band, j.created_at, j.id"
         branches = [
-            f"(select {s.keys} {free} limit {look * CAP_FACTOR})",
+            _free(s, look),
             f"select x.* from open_places e cross join lateral (select {s.keys} {of_class} limit {look}) x",
         ]
-        more.append(f"exists (select 1 {free} offset {look * CAP_FACTOR} limit 1)")
+        more.append(_free_past(s, look))
         more.append(
             f"exists (select 1 from open_places e cross join lateral (select 1 {of_class} offset {look} limit 1) x)"
         )
+    return _claimed(s, family, ctes, [*branches, due], more, after_fin)
+
+
+def _free(s: _Shape, look: int) -> str:
+    """The unconstrained rows in their order, read lazily."""
+    return (
+        f"(select {s.keys} from {s.table} j where {s.here} and j.place = '' "
+        f"order by j.band, j.created_at, j.id limit {look * CAP_FACTOR})"
+    )
+
+
+def _free_past(s: _Shape, look: int) -> str:
+    return (
+        f"exists (select 1 from {s.table} j where {s.here} and j.place = '' "
+        f"order by j.band, j.created_at, j.id offset {look * CAP_FACTOR} limit 1)"
+    )
+
+
+def _nothing_else(s: _Shape) -> str:
+    """No constrained row and no scheduled one is queued: two index probes, once per statement."""
+    return (
+        f"(select 1 from {s.table} j where {s.here} and j.place > '' limit 1) is null "
+        f"and (select 1 from {s.table} j where {s.later} limit 1) is null"
+    )
+
+
+def _claimed(
+    s: _Shape,
+    family: Family,
+    ctes: list[str],
+    branches: list[str],
+    more: list[str],
+    after_fin: bool,
+    only_if: str | None = None,
+) -> tuple[str, str]:
+    """Merge the branches' candidates, lock n of them one by one, stamp them."""
     alive = (
         f" and exists (select 1 from workflow_runs r where r.id = j.run_id and r.status in {LIVE_RUN})"
         if family.has_run
         else ""
     )
-    guard = "where (select count(*) from fin) >= 0 " if after_fin else ""
+    guards = ["(select count(*) from fin) >= 0"] if after_fin else []
+    if only_if is not None:
+        guards.append(only_if)
+        more = [f"not ({only_if})", *more]
+    guard = f"where {' and '.join(guards)} " if guards else ""
     ctes.append(
-        f"locked as materialized (select x.id from (select * from ({' union all '.join([*branches, due])}) c "
+        f"locked as materialized (select x.id from (select * from ({' union all '.join(branches)}) c "
         f"order by {s.order}) c cross join lateral (select j.id from {s.table} j where j.ctid = c.tid "
         f"and j.status = 'queued' and (j.last_lost_box is null or j.last_lost_box <> {{box}} "
         f"or j.last_lost_at <= {{before[shun_s]}}){alive} for update of j skip locked) x {guard}limit {{n}})"
@@ -188,9 +231,9 @@ CLAIM_COLUMNS = (
 
 
 @lru_cache(maxsize=256)
-def claim_statement(family: Family, by_model: bool, newest: bool, bands: bool, look: int) -> str:
+def claim_statement(family: Family, by_model: bool, newest: bool, bands: bool, look: int, plain: bool = False) -> str:
     """The claim on its own: rows of kind ``claim``, and one of kind ``more`` when a longer look may find more."""
-    ctes, short = claim_ctes(family, by_model, newest, bands, look, after_fin=False)
+    ctes, short = claim_ctes(family, by_model, newest, bands, look, after_fin=False, plain=plain)
     return f"with recursive {ctes} {claim_rows(short)}"
 
 

@@ -16,7 +16,7 @@ from engine.errors import BadInput, PayloadError, StaleClaim
 from engine.queue import events, outbox
 from engine.queue.claim import ClaimedJob, ClaimRequest, Plan, claim, jobs, params, split, take, top_up
 from engine.queue.family import Family, for_update
-from engine.queue.finish_sql import finish_statement
+from engine.queue.finish_sql import complete_statement, finish_statement
 from engine.queue.texts import check_payload, clean_text, encode_payload, payload_limit
 from engine.queue.workers import Worker
 from engine.store import Db, adopt
@@ -133,33 +133,55 @@ def _detail(outcome: Outcome) -> str:
 
 
 def _finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequest | None) -> Finished:
-    given: dict[str, Any] = {
-        "ids": [outcome.id for outcome in outcomes],
-        "tokens": [outcome.fencing_token for outcome in outcomes],
-        "outcomes": [outcome.status for outcome in outcomes],
-        "outputs": [outcome.output_json for outcome in outcomes],
-        "errors": [outcome.error for outcome in outcomes],
-        "elapsed": [None if outcome.elapsed_s is None else float(outcome.elapsed_s) for outcome in outcomes],
-        "exits": [outcome.exit_code for outcome in outcomes],
-        "details": [_detail(outcome) for outcome in outcomes],
-        "box": worker.box,
-        "lane": worker.queue,
-        "owner": worker.owner,
-    }
+    ordinary = all(
+        outcome.status == "completed" and not (outcome.error or outcome.detail) and outcome.exit_code is None
+        for outcome in outcomes
+    )
+    statement = complete_statement if ordinary else finish_statement
+    given = _given(worker, outcomes, ordinary)
     shape, plan = None, None
     if next is not None:
         plan = Plan.for_request(db, next)
-        shape = (next.by_model, next.host_priority < 0, plan.bands, plan.look)
+        shape = (next.by_model, next.host_priority < 0, plan.bands, plan.look, plan.plain)
         given |= params(next)
     began = time.monotonic()
-    rows = db.all(finish_statement(worker.family, shape), **given)
-    answer = Finished(
-        {row["id"] for row in rows if row["kind"] == "done"}, {row["id"] for row in rows if row["kind"] == "stale"}
-    )
+    rows = db.all(statement(worker.family, shape), **given)
+    answer = _answered(rows)
+    if ordinary and len(answer.done) < len(outcomes):
+        left = [outcome for outcome in outcomes if outcome.id not in answer.done]
+        late = _answered(db.all(finish_statement(worker.family, None), **_given(worker, left, False)))
+        answer = Finished(answer.done | late.done, late.stale)
     if next is not None and plan is not None:
         claimed, more = split(rows)
         answer.claimed = top_up(db, next, plan, jobs(next, claimed, began), more)
     return answer
+
+
+def _given(worker: Worker, outcomes: Sequence[Outcome], ordinary: bool) -> dict[str, Any]:
+    """The parameters of a statement that ends attempts; the short one for ordinary ends takes fewer."""
+    given: dict[str, Any] = {
+        "ids": [outcome.id for outcome in outcomes],
+        "tokens": [outcome.fencing_token for outcome in outcomes],
+        "outputs": [outcome.output_json for outcome in outcomes],
+        "elapsed": [None if outcome.elapsed_s is None else float(outcome.elapsed_s) for outcome in outcomes],
+        "box": worker.box,
+        "owner": worker.owner,
+    }
+    if not ordinary:
+        given |= {
+            "outcomes": [outcome.status for outcome in outcomes],
+            "errors": [outcome.error for outcome in outcomes],
+            "exits": [outcome.exit_code for outcome in outcomes],
+            "details": [_detail(outcome) for outcome in outcomes],
+            "lane": worker.queue,
+        }
+    return given
+
+
+def _answered(rows: Sequence[dict[str, Any]]) -> Finished:
+    return Finished(
+        {row["id"] for row in rows if row["kind"] == "done"}, {row["id"] for row in rows if row["kind"] == "stale"}
+    )
 
 
 def _finish_sqlite(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequest | None) -> Finished:
