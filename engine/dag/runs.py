@@ -67,7 +67,7 @@ def submit_run(
     ``graph_or_name``: a graph (an object or its JSON text), or the name of a registered workflow. Lower priorities go
     sooner. Raises GraphError, PayloadError, BadInput, NotFound (unknown workflow) before anything is written.
     """
-    value = _graph_of(graph_or_name)
+    value, known_as = _graph_of(graph_or_name)
     graph = parse_graph(value)
     if context is not None and not isinstance(context, Mapping):
         raise BadInput(f"context must be an object, got {type(context).__name__}")
@@ -80,7 +80,7 @@ def submit_run(
             db.value(
                 "insert into workflow_runs (workflow_name, graph, priority, context, project) "
                 "values ({name}, {graph}{json}, {priority}, {context}{json}, {project}) returning id",
-                name=clean_text(graph.name, 200),
+                name=clean_text(graph.name or known_as, 200),
                 graph=graph_json,
                 priority=priority,
                 context=context_json,
@@ -93,13 +93,14 @@ def submit_run(
     return run_id
 
 
-def _graph_of(graph_or_name: Any) -> Any:
+def _graph_of(graph_or_name: Any) -> tuple[Any, str]:
+    """The graph, and the name by which it was asked for."""
     if not isinstance(graph_or_name, str) or graph_or_name.lstrip().startswith("{"):
-        return graph_or_name
+        return graph_or_name, ""
     if graph_or_name in registry.workflows:
-        return registry.workflows[graph_or_name]
+        return registry.workflows[graph_or_name], graph_or_name
     if (provide := config.hook("workflow_provider")) and (graph := provide(graph_or_name)) is not None:
-        return graph
+        return graph, graph_or_name
     known = ", ".join(sorted(registry.workflows)[:20]) or "none"
     raise NotFound(f"workflow {graph_or_name!r} is not registered (known: {known})")
 

@@ -74,7 +74,7 @@ class LostWork:
         self._lives: dict[str, _Life] = {}
         self._lapsed = Watch(clock)
         self._put_off: dict[tuple[str, int], tuple[float, int]] = {}
-        self._to_flag: dict[str, str] = {}
+        self._to_flag: dict[str, tuple[datetime, str]] = {}  # by owner: the last heartbeat, what is wrong
         self._pooled: bool | None = None
 
     def sweeps(self) -> list[Sweep]:
@@ -102,7 +102,7 @@ class LostWork:
             held.setdefault(owner.rsplit("/", 1)[-1], []).append(owner)
         lives: dict[str, _Life] = {}
         lost: dict[str, str] = {}
-        self._to_flag = {}
+        doubtful: dict[str, tuple[datetime, str]] = {}
         for name in held.keys() | beats.keys():
             lives[name] = life = self._lives.get(name) or _Life(now)
             mine, beat = held.get(name, []), beats.get(name)
@@ -122,14 +122,21 @@ class LostWork:
                 reason = reason or f"no heartbeat for {age:.0f} s"
             if reason and settled:
                 lost.update(dict.fromkeys(mine, reason))
-            if mine and beat and beat["flagged_dead_at"] is None:
-                if reason and settled:
-                    self._to_flag[name] = reason
-                elif age >= FLAG_S and now - life.changed >= FLAG_S:
-                    self._to_flag[name] = f"no heartbeat for {age:.0f} s"
+            overdue = age >= FLAG_S and now - life.changed >= FLAG_S
+            if mine and beat and beat["flagged_dead_at"] is None and (overdue or (reason and settled)):
+                text = f"{reason or 'no sign of life'}, last heartbeat {age:.0f} s ago"
+                doubtful |= dict.fromkeys(mine, (beat["last_seen"], text))
         self._lives = lives
-        rows = [(family, row) for family in FAMILIES for row in _rows_of(db, family, list(lost))]
-        return self._give_back(db, [(family, row, "lane_lost", lost[row["claimed_by"]]) for family, row in rows])
+        rows = [
+            (family, row) for family in FAMILIES for row in _rows_of(db, family, sorted(lost.keys() | doubtful.keys()))
+        ]
+        for owner, (last_seen, text) in doubtful.items():
+            jobs = sorted(row["id"] for _, row in rows if row["claimed_by"] == owner)
+            self._to_flag[owner] = (last_seen, f"{text}, running jobs {', '.join(map(str, jobs[:20])) or 'none'}")
+        return self._give_back(
+            db,
+            [(family, row, "lane_lost", lost[row["claimed_by"]]) for family, row in rows if row["claimed_by"] in lost],
+        )
 
     def _marks_count(self, db: Db) -> bool:
         """Whether a session's locks are its own: behind a pooler they are not, and the heartbeats decide alone."""
@@ -164,15 +171,16 @@ class LostWork:
     def dead_flags(self, db: Db) -> int:
         """Flag the heartbeat rows of lanes that look dead and own running work, one log line for each."""
         count = 0
-        for name, reason in self._to_flag.items():
+        for owner, (last_seen, text) in self._to_flag.items():
             row = db.one(
-                "update worker_heartbeats set flagged_dead_at = {now} where incarnation = {name} "
-                "and flagged_dead_at is null returning box, queue, project",
-                name=name,
+                "update worker_heartbeats set flagged_dead_at = {now} where incarnation = {life} "
+                "and last_seen = {last_seen} and flagged_dead_at is null returning box, queue, project",
+                life=owner.rsplit("/", 1)[-1],
+                last_seen=last_seen,
             )
             if row is not None:
                 count += 1
-                log.warning("lane %s/%s looks dead: %s (project %r)", row["box"], row["queue"], reason, row["project"])
+                log.warning("lane %s/%s looks dead: %s (project %r)", row["box"], row["queue"], text, row["project"])
         self._to_flag = {}
         return count
 

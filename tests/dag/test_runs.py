@@ -181,6 +181,8 @@ def test_workflows_by_name_as_text_and_from_the_host(db: Db) -> None:
     config.configure(workflow_provider=lambda name: DIAMOND if name == "hosted" else None)
     for given in ("mine", "hosted", '{"name": "diamond", "nodes": [{"id": "a", "node": "work"}]}'):
         assert run_row(db, submit_run(db, given))["workflow_name"] == "diamond"
+    registry.register_workflow("nameless", {"nodes": []})
+    assert run_row(db, submit_run(db, "nameless"))["workflow_name"] == "nameless"
 
 
 def test_a_failed_node_fails_the_run_and_stops_the_rest(db: Db) -> None:
