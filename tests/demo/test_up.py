@@ -1,0 +1,160 @@
+"""flightdeck up: this box for real, on SQLite and on PostgreSQL; restarts, joins, drains, leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import engine
+from engine import config
+from engine.errors import ConfigError
+from engine.store import Store
+from flightdeck import supervise, up
+from tests.support import Processes, command, eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, store: Store) -> Iterator[dict[str, str]]:
+    """Settings of a box of its own; whatever it started is gone at the end."""
+    values = {
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "FLIGHTDECK_DB_URL": store.url,
+        "FLIGHTDECK_BOX": f"box-{os.getpid()}",
+        "FLIGHTDECK_INGEST_QUEUES": "default",
+        "FLIGHTDECK_APP": "tests.apps.up_app",
+        "FLIGHTDECK_GRACE": "2",
+    }
+    yield values
+    line = supervise.attach(tmp_path / "data/flightdeck/up" / values["FLIGHTDECK_BOX"])
+    if line is not None:
+        line.end("stop", 30)
+    left = [
+        p
+        for p in psutil.process_iter(["environ"])
+        if (p.info["environ"] or {}).get("FLIGHTDECK_BOX") == values["FLIGHTDECK_BOX"]
+    ]
+    for process in left:
+        process.kill()
+    assert not left, left
+
+
+def begin(processes: Processes, environment: dict[str, str], *args: str) -> subprocess.Popen[bytes]:
+    return processes.spawn(command("flightdeck", "up", "--no-deck", *args), env=environment)
+
+
+def test_a_job_runs_on_this_box_and_sigterm_drains(
+    processes: Processes, environment: dict[str, str], store: Store, tmp_path: Path
+) -> None:
+    box = environment["FLIGHTDECK_BOX"]
+    started = begin(processes, environment)
+    with store.connect("test") as db:
+        lanes = "select queue, slots from worker_heartbeats where box = {box} and state = 'running' order by queue"
+        want = [{"queue": "cpu", "slots": os.cpu_count()}, {"queue": "default", "slots": 1}]
+        eventually(lambda: db.all(lanes, box=box) == want, 90, processes.log(started))
+        kinds = "select distinct kind from services where box = {box} order by kind"
+        eventually(lambda: [r["kind"] for r in db.all(kinds, box=box)] == ["orchestrator", "recorder"], 60)
+        engine.configure(db_url=store.url)
+        engine.register_ingest_task("quick", lambda: None)
+        job = engine.enqueue_ingest_job(task_name="quick", queue="default")
+        eventually(
+            lambda: db.value("select status from ingest_jobs where id = {id}", id=int(job.id)) == "completed", 60
+        )
+        eventually(lambda: db.value("select count(*) as n from flight_recorder where box = {box}", box=box), 60)
+
+        killed = db.value("select pid from services where kind = 'recorder' and box = {box}", box=box)
+        os.kill(killed, signal.SIGKILL)
+        eventually(
+            lambda: db.value("select count(*) as n from services where kind = 'recorder' and pid <> {pid}", pid=killed),
+            60,
+            "the recorder is started again",
+        )
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(90) == 0, processes.log(started)
+
+
+def test_left_running_it_is_joined_by_the_next_up(
+    environment: dict[str, str], processes: Processes, tmp_path: Path
+) -> None:
+    leave = "from flightdeck import up; store, line = up.begin(None, lambda: 0); line.ask('leave'); line.close()"
+    first = processes.spawn([sys.executable, "-c", leave], env=environment)
+    assert first.wait(60) == 0, processes.log(first)
+    run_dir = tmp_path / "data/flightdeck/up" / environment["FLIGHTDECK_BOX"]
+    line = eventually(lambda: supervise.attach(run_dir), 30)
+    pid = line.ask("status")["pid"]
+    second = begin(processes, environment)
+    eventually(lambda: line.ask("status")["owned"], 60)
+    assert line.ask("status")["pid"] == pid
+    line.close()
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(90) == 0
+    assert supervise.attach(run_dir) is None
+
+
+def test_a_config_file_says_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "flightdeck.toml"
+    path.write_text(up.EXAMPLE + '[[lane]]\nqueue = "imports"\nproject = "p"\nshare_gpu = true\n')
+    data = up.read_config(path)
+    up.apply_config(data)
+    assert config.get("app") == "myapp.jobs" and config.ingest_queues() == ("default", "imports")
+    plan = up.plan(Store("postgresql://db/fleet"), data, lambda: 3)
+    assert [p.name for p in plan.programs] == ["orchestrator", "recorder", "lane gpu", "lane imports p"]
+    argv = list(plan.programs[2].argv)
+    assert argv[argv.index("--slots") + 1] == "2" and argv[argv.index("--devices") + 1] == "0,1"
+    assert plan.programs[2].env["FLIGHTDECK_DB_URL"] == "postgresql://db/fleet"
+    assert "--share-gpu" in plan.programs[3].argv
+    monkeypatch.setenv("FLIGHTDECK_APP", "other.jobs")
+    assert config.get("app") == "other.jobs", "the environment stands above the file"
+
+
+def test_without_a_file_every_core_gpu_and_queue_has_a_slot() -> None:
+    engine.configure(ingest_queues=("a", "b"))
+    assert up.default_lanes(2) == [
+        {"queue": "cpu", "slots": os.cpu_count()},
+        {"queue": "gpu", "slots": 2},
+        {"queue": "a", "slots": 1},
+        {"queue": "b", "slots": 1},
+    ]
+    assert up.default_lanes(0)[1]["queue"] == "a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not toml",
+        "speed = 9",
+        'lane = "gpu"',
+        "[[lane]]\nslots = 2",
+        '[[lane]]\nqueue = "gpu"\nspeed = 2',
+        'recorder = "no"',
+        'ingest_queues = ["gpu"]',
+    ],
+)
+def test_a_bad_config_file_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "flightdeck.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        up.apply_config(up.read_config(path))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_missing_config_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        up.read_config(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "postgresql://nobody@127.0.0.1:1/none"])
+def test_up_on_a_bad_database_is_one_line_and_exit_2(tmp_path: Path, processes: Processes, url: str) -> None:
+    started = processes.spawn(
+        command("flightdeck", "up", "--no-deck", "--db", url), env={"XDG_DATA_HOME": str(tmp_path / "data")}
+    )
+    assert started.wait(60) == 2
+    assert len(processes.log(started).splitlines()) == 1
