@@ -35,36 +35,29 @@ class _Scan:
         return self.wanted if self.by_model else [""]
 
     def classes(self, where: str, by_band: bool) -> Iterator[dict[str, Any]]:
-        """One row per class (and band) that this box may take: a loose scan, one probe of the index each."""
+        """One row per class (and band) that this box may take: a loose scan, one probe of the index each.
+
+        A step goes to the next band of the same place, then to the next place: ``(place, band) > (...)`` would walk
+        over every equal entry first (98 ms at 100,000).
+        """
         for model in self.models():
-            past = ""
-            key = "place, band" if by_band else "place"
-            at: dict[str, Any] = {}
-            while True:
-                found = self.db.one(
-                    f"select place, only_boxes, avoid_boxes, band, created_at as created, id from {self.family.table} "
-                    f"where {where}{self.with_model}{past} order by {key}"
-                    + (", created_at, id" if by_band else "")
-                    + " limit 1",
-                    **self.given,
-                    model=model,
-                    **at,
-                )
-                if found is None:
-                    break
-                if by_band:
-                    past, at = (
-                        " and (place, band) > ({at_place}, {at_band})",
-                        {
-                            "at_place": found["place"],
-                            "at_band": found["band"],
-                        },
-                    )
-                else:
-                    past, at = " and place > {at_place}", {"at_place": found["place"]}
+            found = self._first(where, "", by_band, model=model)
+            while found is not None:
                 only, avoid, box = found["only_boxes"], found["avoid_boxes"], self.given["box"]
                 if (not only or box in only) and box not in avoid:
                     yield {**found, "model_key": model}
+                at = {"model": model, "place": found["place"], "band": found["band"]}
+                found = self._first(where, "and place = {place} and band > {band}", True, **at) if by_band else None
+                found = found or self._first(where, "and place > {place}", by_band, **at)
+
+    def _first(self, where: str, past: str, by_band: bool, **at: Any) -> dict[str, Any] | None:
+        order = "place, band, created_at, id" if by_band else "place"
+        return self.db.one(
+            f"select place, only_boxes, avoid_boxes, band, created_at as created, id from {self.family.table} "
+            f"where {where}{self.with_model} {past} order by {order} limit 1",
+            **self.given,
+            **at,
+        )
 
     def rows(self, where: str, order: str, limit: int, **values: Any) -> list[dict[str, Any]]:
         return self.db.all(

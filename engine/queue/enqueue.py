@@ -122,7 +122,7 @@ def enqueue(
         "run_after": run_after,
         "key": idempotency_key,
         "hash": _body_hash(task_name, queue, payload, priority, attempts, run_after) if idempotency_key else None,
-        "project": config.project_name() if project is None else project,
+        "project": _project(project),
     }
     for _ in range(10):
         # A conflicting insert waits for the other transaction: if that rolls back, ours is the job.
@@ -168,7 +168,7 @@ def enqueue_many(
     ]
     if not payloads:
         return []
-    where = config.project_name() if project is None else project
+    where = _project(project)
     columns = ["id", "task_name", "queue", "args"]
     same: list[Any] = []
     for name, value, default in (
@@ -256,6 +256,13 @@ def _checked(task_name: str, queue: str, priority: int, max_attempts: int | None
     if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1_000_000:
         raise BadInput(f"max_attempts must be a whole number from 1, got {attempts!r}")
     return task, attempts
+
+
+def _project(project: str | None) -> str:
+    name = config.project_name() if project is None else project
+    if not isinstance(name, str) or len(name) > 200 or any(c < " " for c in name):
+        raise BadInput(f"{name!r} is not a project name (at most 200 characters, no control characters)")
+    return name
 
 
 def _encoded_args(args: Mapping[str, Any] | None, task_name: str) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from engine import config
+from engine.errors import BadInput
 from engine.queue import events, outbox
 from engine.queue.family import LIVE_RUN, Family, for_update
 from engine.queue.texts import clean_text
@@ -169,6 +170,8 @@ def _give_back(
     exit_code: int | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> Requeued:
+    if cause not in _WORDS:
+        raise BadInput(f"unknown cause {cause!r} (known: {', '.join(_WORDS)})")
     answer = Requeued()
     wanted = {row["id"]: row for row in rows}
     if not wanted:
@@ -177,6 +180,7 @@ def _give_back(
         "watchdog_retries": int(config.get("watchdog_retries_cap")),
         "losses": int(config.get("losses_cap")),
     }
+    woken: set[str] = set()
     reason = clean_text(str(detail["reason"])) if detail and detail.get("reason") else None
     with db.transaction():
         now = db.now()
@@ -205,7 +209,9 @@ def _give_back(
             if verdict.status != "queued" and family.has_run:
                 outbox.emit(db, row["run_id"], row["node_id"], "failed")
             if verdict.status == "queued":
-                db.notify(family.channel, row["queue"])
+                woken.add(row["queue"])
+        for queue in sorted(woken):
+            db.notify(family.channel, queue)
     answer.stale = set(wanted) - answer.queued - answer.failed - answer.cancelled
     return answer
 

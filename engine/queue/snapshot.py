@@ -57,16 +57,19 @@ def _queued(db: Db, project: str | None) -> dict[tuple[str, str], int]:
     for family in FAMILIES:
         for due in ("run_after is null", "run_after is not null"):
             at: tuple[str, str] = ("", "")
-            here = (
-                f"from {family.table} where status = 'queued' and {due} and queue = {{queue}} and project = {{project}}"
-            )
+            waiting = f"from {family.table} where status = 'queued' and {due}"
+            here = f"{waiting} and queue = {{queue}} and project = {{project}}"
             while True:
-                pair = db.one(
-                    f"select queue, project from {family.table} where status = 'queued' and {due} "
-                    "and (queue, project) > ({queue}, {project}) order by queue, project limit 1",
+                # Two probes instead of (queue, project) > (...): SQLite walks over every equal pair with that.
+                pairs = db.all(
+                    f"select queue, project from (select queue, project {waiting} and queue = {{queue}} "
+                    "and project > {project} order by project limit 1) a union all "
+                    f"select queue, project from (select queue, project {waiting} and queue > {{queue}} "
+                    "order by queue, project limit 1) b",
                     queue=at[0],
                     project=at[1],
                 )
+                pair = min(pairs, key=lambda row: (row["queue"], row["project"]), default=None)
                 if pair is None:
                     break
                 at = (pair["queue"], pair["project"])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from engine import config, registry
 from engine.queue.claim import ClaimedJob, ClaimRequest, claim
+from engine.queue.family import find
 from engine.queue.workers import Worker
 from engine.store import Db
 from engine.store.locks import new_incarnation
 
 Row = dict[str, Any]
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +64,6 @@ def _insert(db: Db, table: str, values: Row) -> int:
 
 
 def job(db: Db, job_id: int) -> Row:
-    from engine.queue.family import find
-
     found = find(db, job_id)
     assert found is not None
     return found[1]
@@ -73,9 +75,6 @@ def events_of(db: Db, job_id: int) -> list[Row]:
 
 def kinds(db: Db, job_id: int) -> list[tuple[str, str | None]]:
     return [(row["event_type"], row["cause"]) for row in events_of(db, job_id)]
-
-
-AddMany = Callable[..., None]
 
 
 def add_many(db: Db, n: int, *, table: str = "ingest_jobs", **values: Any) -> None:

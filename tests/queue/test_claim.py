@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from engine.queue import claim as claim_module
 from engine.queue.workers import Worker
 from engine.store import Db, Store
-from tests.queue.conftest import add_ingest, add_many, add_node, add_run, events_of, job, lane, take
+from tests.queue.conftest import FUTURE, PAST, add_ingest, add_many, add_node, add_run, events_of, job, lane, take
 
 
 def names(claimed: list[Any]) -> list[int]:
@@ -49,9 +50,9 @@ def test_queue_and_project_match_exactly(db: Db) -> None:
 
 
 def test_scheduled_rows_wait_until_due_and_then_keep_their_order(db: Db) -> None:
-    add_ingest(db, run_after=db.now().replace(year=2100))
-    late = add_ingest(db, run_after=db.now().replace(year=2020))
-    urgent_late = add_ingest(db, run_after=db.now().replace(year=2021), priority=1)
+    add_ingest(db, run_after=FUTURE)
+    late = add_ingest(db, run_after=PAST)
+    urgent_late = add_ingest(db, run_after=PAST.replace(year=2021), priority=1)
     plain = add_ingest(db)
     claimed = names(take(db, lane(), n=10))
     assert set(claimed) == {late, urgent_late, plain} and claimed[0] == urgent_late
@@ -67,7 +68,7 @@ def test_placement_names_boxes(db: Db) -> None:
 
 
 def test_due_rows_obey_placement_however_many_are_elsewhere(db: Db) -> None:
-    past = db.now().replace(year=2020)
+    past = PAST
     for _ in range(40):
         add_ingest(db, only_boxes=["b2"], run_after=past)
     mine = add_ingest(db, run_after=past.replace(year=2021))
@@ -78,7 +79,7 @@ def test_a_lost_job_is_not_offered_to_that_box_at_first(db: Db) -> None:
     job_id = add_ingest(db, last_lost_box="b1", last_lost_at=db.now())
     assert take(db, lane(box="b1")) == []
     assert names(take(db, lane(box="b2"))) == [job_id]
-    long_ago = add_ingest(db, last_lost_box="b1", last_lost_at=db.now().replace(year=2020))
+    long_ago = add_ingest(db, last_lost_box="b1", last_lost_at=PAST)
     assert names(take(db, lane(box="b1"))) == [long_ago]
 
 
@@ -210,29 +211,19 @@ def test_random_queues_match_the_naive_order(db: Db, queue: str) -> None:
             and (queue != "gpu" or row["required_model"] in (None, "a", "b"))
         ]
         models = ["a", "b"] if queue == "gpu" else None
-        wait = now.replace(year=now.year - 1, month=12, day=31) if now.year else now
+        wait = now.replace(year=now.year - 1, month=12, day=31)
         expected = _expected(rows, n, newest, models, loaded, wait)
-        with _fresh_exact():
-            claimed = take(
-                db,
-                lane(queue),
-                n=n,
-                host_priority=-1 if newest else 0,
-                models=tuple(models or ()),
-                loaded_model=loaded or None,
-            )
+        claim_module._exact_at.clear()  # an exact claim, as the first of a lane is
+        claimed = take(
+            db,
+            lane(queue),
+            n=n,
+            host_priority=-1 if newest else 0,
+            models=tuple(models or ()),
+            loaded_model=loaded or None,
+        )
         assert names(claimed) == expected, (round_number, newest, n, loaded)
         db.run(f"delete from {table}")
-
-
-def _fresh_exact() -> Any:
-    """The next claim by model is an exact one, as the first of a lane is."""
-    from contextlib import nullcontext
-
-    from engine.queue import claim as module
-
-    module._exact_at.clear()
-    return nullcontext()
 
 
 def test_no_theft_between_projects_and_no_job_twice_under_concurrency(store: Store) -> None:

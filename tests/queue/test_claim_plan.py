@@ -15,7 +15,7 @@ from engine.queue.claim_sql import claim_statement
 from engine.queue.finish_sql import complete_statement, finish_statement
 from engine.store import Db, Store
 from engine.store.dialect import render_postgres
-from tests.queue.conftest import add_many, add_run, ask, lane
+from tests.queue.conftest import FUTURE, PAST, add_many, add_run, ask, lane
 
 JOBS = {"workflow_node_jobs", "ingest_jobs"}
 
@@ -122,9 +122,9 @@ def test_a_wall_of_50_000_rows_that_this_slot_may_not_take_costs_nothing(pg_stor
             if wall == "another box":
                 add_many(db, n, only_boxes=["b2"], priority=1)
             elif wall == "scheduled":
-                add_many(db, n, run_after=db.now().replace(year=2100))
+                add_many(db, n, run_after=FUTURE)
             elif wall == "due elsewhere":
-                add_many(db, n, run_after=db.now().replace(year=2020), only_boxes=["b2"])
+                add_many(db, n, run_after=PAST, only_boxes=["b2"])
             else:
                 values = {"run_id": run, "queue": "gpu", "required_model": "z", "priority": 1}
                 add_many(db, n, table="workflow_node_jobs", **values)

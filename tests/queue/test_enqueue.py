@@ -63,6 +63,7 @@ def deep() -> Any:
         ({"priority": True}, BadInput),
         ({"max_attempts": 0}, BadInput),
         ({"run_after": datetime(2030, 1, 1)}, BadInput),
+        ({"project": "a\x00b"}, BadInput),
         ({"idempotency_key": ""}, BadInput),
     ],
 )

@@ -10,7 +10,7 @@ from engine.queue.operate import cancel_job, kill_job
 from engine.queue.requeue import requeue
 from engine.queue.workers import beat
 from engine.store import Db, Store
-from tests.queue.conftest import add_ingest, add_node, add_run, job, lane, take
+from tests.queue.conftest import PAST, add_ingest, add_node, add_run, job, lane, take
 
 
 @pytest.mark.parametrize(("lease", "renewal"), [(30.0, 10.1), (10.0, 10.0), (5.0, 30.0), (0.0, 1.0), (30.0, 0.0)])
@@ -29,7 +29,7 @@ def test_renew_extends_what_is_held_and_names_what_is_lost(db: Db) -> None:
     jobs = [add_ingest(db) for _ in range(4)]
     worker = lane()
     held = {one.id: one.fencing_token for one in take(db, worker, n=4)}
-    db.run("update ingest_jobs set lease_expires_at = {past}", past=db.now().replace(year=2020))
+    db.run("update ingest_jobs set lease_expires_at = {past}", past=PAST)
     requeue(db, worker, {jobs[0]: held[jobs[0]]}, "drain")
     other = lane(box="b2")
     take(db, other)
@@ -48,7 +48,7 @@ def test_a_lapsed_lease_that_nobody_took_is_still_owned(db: Db) -> None:
     job_id = add_ingest(db)
     worker = lane()
     (one,) = take(db, worker)
-    db.run("update ingest_jobs set lease_expires_at = {past}", past=db.now().replace(year=2020))
+    db.run("update ingest_jobs set lease_expires_at = {past}", past=PAST)
     assert renew(db, worker, {job_id: one.fencing_token}, 600).renewed == {job_id}
 
 

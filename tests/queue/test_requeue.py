@@ -15,7 +15,7 @@ from engine.queue.requeue import hand_back, requeue, requeue_lost
 from engine.queue.workers import free_predecessors
 from engine.store import Db, Store
 from engine.store.locks import Presence
-from tests.queue.conftest import add_ingest, add_node, add_run, events_of, job, kinds, lane, take
+from tests.queue.conftest import PAST, add_ingest, add_node, add_run, events_of, job, kinds, lane, take
 from tests.support import eventually
 
 
@@ -91,7 +91,7 @@ def test_a_rescue_that_read_a_job_before_it_completed_leaves_it_completed(db: Db
     job_id = add_ingest(db)
     worker = lane()
     (one,) = take(db, worker)
-    db.run("update ingest_jobs set lease_expires_at = {past}", past=db.now().replace(year=2020))
+    db.run("update ingest_jobs set lease_expires_at = {past}", past=PAST)
     seen = db.all("select id, fencing_token, claimed_by, lease_expires_at from ingest_jobs")
     finish(db, worker, [Outcome(job_id, one.fencing_token, "completed", "{}")])
     assert requeue_lost(db, worker.family, seen, "lease_lapsed").stale == {job_id}
@@ -103,14 +103,14 @@ def test_a_rescue_that_read_a_lease_before_its_renewal_leaves_it_running(db: Db)
     job_id = add_ingest(db)
     worker = lane()
     (one,) = take(db, worker)
-    db.run("update ingest_jobs set lease_expires_at = {past}", past=db.now().replace(year=2020))
+    db.run("update ingest_jobs set lease_expires_at = {past}", past=PAST)
     seen = db.all("select id, fencing_token, claimed_by, lease_expires_at from ingest_jobs")
     renew(db, worker, {job_id: one.fencing_token}, 600)
     assert requeue_lost(db, worker.family, seen, "lease_lapsed").stale == {job_id}
     assert job(db, job_id)["status"] == "running"
     alive = db.all("select id, fencing_token, claimed_by, lease_expires_at from ingest_jobs")
     assert requeue_lost(db, worker.family, alive, "lease_lapsed").stale == {job_id}
-    db.run("update ingest_jobs set lease_expires_at = {past}", past=db.now().replace(year=2020))
+    db.run("update ingest_jobs set lease_expires_at = {past}", past=PAST)
     lapsed = db.all("select id, fencing_token, claimed_by, lease_expires_at from ingest_jobs")
     assert requeue_lost(db, worker.family, lapsed, "lease_lapsed").queued == {job_id}
     assert job(db, job_id)["losses"] == 1

@@ -11,7 +11,7 @@ from engine.queue.lease import progress
 from engine.queue.snapshot import COUNT_CAP, queue_view
 from engine.queue.workers import beat
 from engine.store import Db, Store
-from tests.queue.conftest import add_ingest, add_many, add_node, add_run, ask, lane, take
+from tests.queue.conftest import add_ingest, add_many, add_node, add_run, lane, take
 
 
 def test_one_view_of_all_projects(db: Db) -> None:
@@ -97,7 +97,5 @@ def test_100_000_queued_rows_are_counted_up_to_a_cap(store: Store) -> None:
 
 def test_rows_claimed_ahead_are_not_shown_as_running_jobs(db: Db) -> None:
     add_ingest(db)
-    from engine.queue.claim import claim
-
-    claim(db, ask(lane(), begin=False))
+    take(db, lane(), begin=False)
     assert queue_view(db)["jobs"] == []
