@@ -53,10 +53,9 @@ def our_side(server: Server, template: str, slots: int, ahead: bool, jobs: int) 
     """A lane that is up and has run something; then the backlog comes in one commit."""
 
     def measure() -> Drained:
-        env = {} if ahead else {"FLIGHTDECK_CLAIM_AHEAD": "0"}
         with (
             server.scratch("flightdeck", template) as url,
-            ours.lane(server, url, slots, env=env) as child,
+            ours.lane(server, url, slots, ahead=ahead) as child,
             ours.connect(url) as connection,
         ):
             warm = 50 + 10 * slots

@@ -44,10 +44,10 @@ def lane(
     slots: int = 1,
     box: str = "bench",
     queue: str = QUEUE,
-    env: dict[str, str] | None = None,
+    ahead: bool = True,
 ) -> Iterator[Child]:
     """A `queue-claim-worker` process that is up: its heartbeat says running with all its slots."""
-    child = start_lane(server, url, slots, box, queue, env)
+    child = start_lane(server, url, slots, box, queue, ahead)
     try:
         with connect(url) as connection:
             until(lambda: lane_is_up(connection, box, queue, slots), 60, f"lane {box}/{queue}", child=child)
@@ -56,12 +56,12 @@ def lane(
         child.stop()
 
 
-def start_lane(
-    server: Server, url: str, slots: int, box: str, queue: str = QUEUE, env: dict[str, str] | None = None
-) -> Child:
+def start_lane(server: Server, url: str, slots: int, box: str, queue: str = QUEUE, ahead: bool = True) -> Child:
     args = [script("queue-claim-worker"), "--queue", queue, "--slots", str(slots), "--db", url]
     args += ["--box", box, "--app", "benchmarks.app", "--log-level", "warning"]
-    return Child(args, server.log(f"lane-{box}"), env)
+    if not ahead:
+        args.append("--no-claims-ahead")
+    return Child(args, server.log(f"lane-{box}"), {"XDG_DATA_HOME": str(server.work)})
 
 
 def lane_is_up(connection: psycopg.Connection[Any], box: str, queue: str, slots: int) -> bool:
@@ -77,10 +77,10 @@ def lane_is_up(connection: psycopg.Connection[Any], box: str, queue: str, slots:
 
 
 @contextlib.contextmanager
-def orchestrator(server: Server, url: str, env: dict[str, str] | None = None) -> Iterator[Child]:
+def orchestrator(server: Server, url: str) -> Iterator[Child]:
     """A `queue-orchestrator` process that leads."""
     args = [script("queue-orchestrator"), "--db", url, "--box", "bench", "--log-level", "warning"]
-    child = Child(args, server.log("orchestrator"), env)
+    child = Child(args, server.log("orchestrator"))
     try:
         with connect(url) as connection:
             look = "select 1 from services where kind = 'orchestrator' and is_leader"
