@@ -214,6 +214,7 @@ class Supervisor:
         _kill_group(running.process.pid)  # what it left behind
         running.process = None
         if self._stopping_until is not None:
+            log.info("%s ended (%s)", running.program.name, running.last_exit)
             return
         if now - running.started >= STEADY_AFTER_S:
             running.backoff_s = BACKOFF_FIRST_S
@@ -225,6 +226,7 @@ class Supervisor:
     def _kill_all(self) -> None:
         for running in self._all:
             if running.process is not None:
+                log.warning("%s does not end; killed", running.program.name)
                 _kill_group(running.process.pid)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     running.last_exit = running.process.wait(KILL_WAIT_S)

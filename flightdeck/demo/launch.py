@@ -26,7 +26,7 @@ from flightdeck.supervise import Line, Plan, Program
 
 INGEST_QUEUES = ("imports", "thumbnails")
 APP = "flightdeck.demo.jobs"
-STOP_S = 4.0
+STOP_S = 2.0  # nothing of the demo is worth waiting for: its database is emptied when it starts again
 
 # box (None: this one), queue, project, slots
 LANES: tuple[tuple[str | None, str, str, int], ...] = (
