@@ -224,13 +224,14 @@ class Supervisor:
         running.backoff_s = min(BACKOFF_MOST_S, running.backoff_s * 2)
 
     def _kill_all(self) -> None:
-        for running in self._all:
-            if running.process is not None:
-                log.warning("%s does not end; killed", running.program.name)
-                _kill_group(running.process.pid)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    running.last_exit = running.process.wait(KILL_WAIT_S)
-                running.process = None
+        left = [(running, running.process) for running in self._all if running.process is not None]
+        for running, process in left:
+            log.warning("%s does not end; killed", running.program.name)
+            _kill_group(process.pid)
+        for running, process in left:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.last_exit = process.wait(KILL_WAIT_S)
+            running.process = None
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self.stop(self._plan.stop_s, signal.Signals(number).name)

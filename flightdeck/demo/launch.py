@@ -86,6 +86,8 @@ def run(show: Callable[[Store], int] | None, directory: Path | None = None) -> i
             return _wait_for_a_signal(server_url) if show is None else show(store)
         finally:
             if line is not None:
+                if show is not None and sys.stderr.isatty():
+                    sys.stderr.write("stopping the fleet ...\n")
                 line.end("stop", STOP_S + 6.0)
                 line.close()
             embedded.release(directory / "postgres")
@@ -110,6 +112,7 @@ def plan(directory: Path, url: str, server_url: str) -> Plan:
         "FLIGHTDECK_INGEST_QUEUES": ",".join(INGEST_QUEUES),
         "FLIGHTDECK_GRACE": "0.5",
         "FLIGHTDECK_LOG_LEVEL": "warning",
+        "XDG_DATA_HOME": str(directory / "data"),  # jobs' logs stay out of the user's own
     }
     # Not all at once: the deck's first frame needs a processor too.
     programs = [

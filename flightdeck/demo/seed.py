@@ -29,6 +29,7 @@ def start_afresh(db: Db) -> None:
     if db.value("select current_database()") != DATABASE:
         raise RuntimeError("only the demo's own database is ever emptied")
     db.run(f"truncate {_TABLES} restart identity")
+    db.value("select setval('job_id_seq', 1, false)")
 
 
 def seed(db: Db, profiles: Iterable[BoxProfile] = PROFILES) -> None:
