@@ -95,7 +95,7 @@ class Crew:
 
     def ended(self, slot: Slot) -> None:
         """The executor is dead or as good as: end what it left behind, free the slot, tell."""
-        if slot.target is not None:
+        if slot.target is not None and slot.index not in self._killed_at:
             tree.kill_trees([slot.target])  # before it is reaped, while its group's number is still its own
         self._drain(slot)
         jobs = list(slot.jobs.values())

@@ -202,7 +202,10 @@ class Executor:
         """(completed, result JSON) or (failed, error text)."""
         try:
             fn = self._resolve(head)
-            inputs = json.loads(frame.payload) if frame.payload else {}
+            try:
+                inputs = json.loads(frame.payload) if frame.payload else {}
+            except ValueError as error:
+                raise PayloadError(f"inputs of {head['name']} are not JSON: {error}") from None
             if not isinstance(inputs, dict):
                 raise PayloadError(f"inputs of {head['name']} are a {type(inputs).__name__}, not an object")
             if head.get("model"):

@@ -157,9 +157,12 @@ class Keeper(threading.Thread):
             self._look(db)
         if now >= self._next_look:
             self._next_look = time.monotonic() + LOOK_S * random.uniform(0.7, 1.0)
-        changed = self.holding and self._face() != self._beaten
+        face = self._face()
+        changed = self.holding and face != self._beaten
+        # A new state is told at once; busy and idle may flicker, so those wait.
+        urgent = changed and (self._beaten is None or face.state != self._beaten.state)
         now = time.monotonic()
-        if self.holding and (now >= self._next_beat or (changed and now >= self._last_beat + CHANGE_S)):
+        if self.holding and (now >= self._next_beat or urgent or (changed and now >= self._last_beat + CHANGE_S)):
             self._beat(db)
             changed = False
         self._link.works("keeper")

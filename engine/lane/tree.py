@@ -51,20 +51,35 @@ def die_with_parent() -> bool:
     return prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def stat_of(pid: int) -> tuple[str, int, int, int] | None:
-    """(state, parent, process group, flags) from /proc, or None when the process is gone."""
+@dataclass(frozen=True)
+class Stat:
+    """What /proc/PID/stat says; ``started`` in clock ticks since boot."""
+
+    state: str
+    parent: int
+    flags: int
+    started: int
+
+    @property
+    def over(self) -> bool:
+        """Dead, or on its way out."""
+        return self.state in "ZX" or bool(self.flags & _PF_EXITING)
+
+
+def stat_of(pid: int) -> Stat | None:
+    """None when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[6])
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]))
 
 
 def is_exiting(pid: int) -> bool:
     """The process is on its way out, though its memory (seconds, for many GB) is not yet freed."""
     stat = stat_of(pid)
-    return stat is None or stat[0] in "ZX" or bool(stat[3] & _PF_EXITING)
+    return stat is None or stat.over
 
 
 def cookie_of(pid: int) -> str | None:
@@ -80,8 +95,10 @@ def cookie_of(pid: int) -> str | None:
     return None
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+def _table() -> dict[int, Stat]:
+    """Every process there is now."""
+    found = {int(name): stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid: stat for pid, stat in found.items() if stat is not None}
 
 
 def _kill(pid: int) -> None:
@@ -111,11 +128,10 @@ def _kill_if(pid: int, prefixes: tuple[str, ...]) -> bool:
         os.close(fd)
 
 
-def _descendants(roots: Collection[int]) -> list[int]:
+def _descendants(table: dict[int, Stat], roots: Collection[int]) -> list[int]:
     children: dict[int, list[int]] = {}
-    for pid in _pids():
-        if (stat := stat_of(pid)) is not None:
-            children.setdefault(stat[1], []).append(pid)
+    for pid, stat in table.items():
+        children.setdefault(stat.parent, []).append(pid)
     found: list[int] = []
     todo = list(roots)
     while todo:
@@ -125,20 +141,30 @@ def _descendants(roots: Collection[int]) -> list[int]:
     return found
 
 
-def sweep(prefixes: Iterable[str], spare: Collection[int] = (), rounds: int = 5) -> int:
-    """Kill every process whose cookie starts with one of ``prefixes``; repeated until a round finds none."""
+def sweep(prefixes: Iterable[str], spare: Collection[int] = (), since: int = 0, rounds: int = 5) -> int:
+    """Kill every process whose cookie starts with one of ``prefixes``; repeated until a round finds none.
+
+    ``since``: only processes that started at that tick or later are looked at. Returns how many were killed.
+    """
     wanted = tuple(prefixes)
     killed = 0
+    strangers: set[tuple[int, int]] = set()
     for _ in range(rounds):
         found = 0
-        for pid in _pids():
-            if pid in spare or pid == os.getpid():
+        for pid, stat in _table().items():
+            if (
+                pid in spare
+                or pid == os.getpid()
+                or stat.over
+                or stat.started < since
+                or (pid, stat.started) in strangers
+            ):
                 continue
-            stat = stat_of(pid)
-            if stat is None or stat[0] in "ZX" or stat[3] & _PF_EXITING:
-                continue
-            if (cookie := cookie_of(pid)) is not None and cookie.startswith(wanted) and _kill_if(pid, wanted):
+            cookie = cookie_of(pid)
+            if cookie is not None and cookie.startswith(wanted) and _kill_if(pid, wanted):
                 found += 1
+            else:
+                strangers.add((pid, stat.started))
         killed += found
         if not found:
             break
@@ -147,26 +173,27 @@ def sweep(prefixes: Iterable[str], spare: Collection[int] = (), rounds: int = 5)
 
 def kill_trees(targets: Collection[Target]) -> None:
     """Kill executors and what they started. The executors must not have been reaped: their pids are still theirs."""
-    below = _descendants([target.pid for target in targets])
-    for target in targets:
+    if not targets:
+        return
+    roots = [target.pid for target in targets]
+    table = _table()
+    below = _descendants(table, roots)  # while they still have their parents
+    for pid in roots:
         with contextlib.suppress(OSError):
-            os.killpg(target.pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
-            os.kill(target.pid, signal.SIGKILL)  # had it no group of its own yet
+            os.kill(pid, signal.SIGKILL)  # had it no group of its own yet
     for pid in below:
         _kill(pid)
-    sweep([target.cookie for target in targets], spare=[target.pid for target in targets])
+    since = min((table[pid].started for pid in roots if pid in table), default=0)
+    sweep([target.cookie for target in targets], spare=roots, since=since)
 
 
 def reap_orphans(known: Collection[int]) -> int:
     """Collect ended processes that we adopted as subreaper, each by its own pid; ``known`` children are left alone."""
-    me = os.getpid()
     reaped = 0
-    for pid in _pids():
-        if pid in known:
-            continue
-        stat = stat_of(pid)
-        if stat is not None and stat[1] == me and stat[0] == "Z":
+    for pid, stat in _table().items():
+        if pid not in known and stat.parent == os.getpid() and stat.state == "Z":
             with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
                 reaped += 1
