@@ -286,6 +286,14 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def _runs(pid: int) -> bool:
+    """Whether a process that is not our child still runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class Line:
     """The deck's end of a connection to a supervisor."""
 
@@ -309,8 +317,9 @@ class Line:
     def end(self, what: str, timeout_s: float) -> bool:
         """Ask to ``stop`` or ``drain`` and wait until the supervisor has ended; False if it has not in time."""
         deadline = time.monotonic() + timeout_s
+        pid: int | None = None
         try:
-            self.ask(what)
+            pid = self.ask(what)["pid"]
             while time.monotonic() < deadline:
                 self._sock.settimeout(max(0.1, deadline - time.monotonic()))
                 if not self._sock.recv(65536):
@@ -324,6 +333,10 @@ class Line:
                 self._process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 return False
+        while self._process is None and pid is not None and _runs(pid):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
         return True
 
     def alive(self) -> bool:
