@@ -48,9 +48,9 @@ class Fates:
             try:
                 for frame in self._read(slot, end):
                     self._on_frame(slot, frame)
-            except ProtocolError as error:
+            except (ProtocolError, KeyError, TypeError, ValueError) as error:  # user code got hold of the descriptor
                 if self.crew is not None and slot.why is None:
-                    reason = f"it wrote nonsense into its pipe: {error}"
+                    reason = f"it wrote nonsense into its pipe: {error!r}"
                     self.crew.kill([slot], Why(None, "executor_died", {"reason": reason}))
 
     def _on_frame(self, slot: Slot, frame: Frame) -> None:

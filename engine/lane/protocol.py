@@ -71,7 +71,7 @@ class Reader:
             try:
                 header = json.loads(bytes(buffer[at + 8 : body]))
                 kind = header.pop("t")
-            except (ValueError, KeyError, AttributeError) as error:
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
                 raise ProtocolError(f"header is not a frame's: {error}") from error
             frames.append(Frame(kind, header, bytes(buffer[body : body + payload_len])))
             at = body + payload_len

@@ -31,6 +31,7 @@ _WORDS = {
     "lease_lapsed": "the lease lapsed",
     "operator_stop": "stopped by an operator",
     "drain": "the lane shut down",
+    "handed_back": "it never began",
 }
 _SHUNS = ("trip", "lane_lost", "lease_lapsed")
 
