@@ -20,7 +20,7 @@ fragment             PostgreSQL                                    SQLite
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -91,6 +91,13 @@ _SQLITE = _Fragments(
         "false": "0",
     },
 )
+
+
+def check_names(params: Mapping[str, Any]) -> None:
+    """Refuse parameters that are named like a fragment: the text would silently mean something else."""
+    if not _SQLITE.keys().isdisjoint(params):
+        taken = ", ".join(sorted(_SQLITE.keys() & params.keys()))
+        raise ValueError(f"a parameter may not be named like a fragment: {taken}")
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from engine import config
 from engine.errors import ReadOnlyStore, StoreUnavailable
 from engine.store.db import Db, Row
-from engine.store.dialect import Json, render_postgres
+from engine.store.dialect import Json, check_names, render_postgres
 
 T = TypeVar("T")
 
@@ -184,6 +184,7 @@ def is_pooled(db: PostgresDb) -> bool:
 
 def _encoded(params: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
     """The values of ``names``, in that order, as the driver adapts them."""
+    check_names(params)
     return [_adapted(params[name]) for name in names]
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from engine.errors import ReadOnlyStore, StoreUnavailable
 from engine.store.db import Db, Row
-from engine.store.dialect import render_sqlite, sqlite_decoder, sqlite_value
+from engine.store.dialect import check_names, render_sqlite, sqlite_decoder, sqlite_value
 
 T = TypeVar("T")
 
@@ -150,6 +150,7 @@ class SqliteDb(Db):
         return cursor
 
     def _execute(self, sql: str, params: Mapping[str, Any]) -> sqlite3.Cursor:
+        check_names(params)
         text = render_sqlite(sql)
         encoded = {name: sqlite_value(value) for name, value in params.items()}
         return self._retry(lambda: self._cursor().execute(text, encoded))

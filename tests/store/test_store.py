@@ -160,3 +160,8 @@ def test_an_adopted_connection_commits_with_its_owner_and_not_before(store: Stor
         getattr(conn, end)()
         assert db.value("select count(*) from boxes") == seen
     conn.close()
+
+
+def test_a_parameter_named_like_a_fragment_is_refused(db: Db) -> None:
+    with pytest.raises(ValueError, match="text"):
+        db.run("update boxes set description = {text}", text="a")
