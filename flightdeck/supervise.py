@@ -294,6 +294,26 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def signals_unwind(code: int | None = None) -> Iterator[None]:
+    """SIGTERM, SIGINT and SIGHUP raise SystemExit in the main thread, so that whoever started something also stops it.
+
+    ``code``: the exit code, by default 128 + signal. After the first one they are ignored: the stopping is bounded.
+    """
+
+    def unwind(number: int, _frame: object) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number if code is None else code)
+
+    before = {n: signal.signal(n, unwind) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Line:
     """The deck's end of a connection to a supervisor."""
 

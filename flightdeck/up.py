@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
+import time
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -160,7 +159,12 @@ def main(*, config: str | None = None, no_deck: bool = False, **looks: Any) -> N
         from flightdeck.term.session import check_terminal
 
         check_terminal()
-    store, line = begin(Path(config) if config else None)
+    with supervise.signals_unwind(0 if no_deck else None):
+        _show(Path(config) if config else None, no_deck, looks)
+
+
+def _show(config: Path | None, no_deck: bool, looks: Mapping[str, Any]) -> None:
+    store, line = begin(config)
     if no_deck:
         _stay(line)
         return
@@ -238,14 +242,14 @@ def _leave(line: Line, answer: str) -> None:
 
 def _stay(line: Line) -> None:
     """Until a signal, which drains."""
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: over.set())
     say(f"running; logs in {run_dir() / 'log'}")
-    while not over.wait(5.0):
-        if not line.alive():
-            raise ConfigError(f"the supervisor ended; see {run_dir() / 'supervisor.log'}")
-    _leave(line, "drain")
+    try:
+        while line.alive():
+            time.sleep(5.0)
+        raise ConfigError(f"the supervisor ended; see {run_dir() / 'supervisor.log'}")
+    except SystemExit:
+        _leave(line, "drain")
+        raise
 
 
 def say(text: str) -> None:

@@ -10,11 +10,10 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from engine import config
 from engine.errors import ConfigError
@@ -72,7 +71,7 @@ def run(show: Callable[[Store], int] | None, directory: Path | None = None) -> i
     """
     directory = (directory or default_dir()).expanduser().absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    with _only_one(directory) as first:
+    with _only_one(directory) as first, supervise.signals_unwind(0 if show is None else None):
         if not first:
             return _look_on(show, directory)
         url = f"embedded:///{directory / 'postgres'}?dbname={seed.DATABASE}"
@@ -166,11 +165,8 @@ def _only_one(directory: Path) -> Iterator[bool]:
         os.close(fd)
 
 
-def _wait_for_a_signal(server_url: str) -> int:
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: over.set())
+def _wait_for_a_signal(server_url: str) -> NoReturn:
     sys.stdout.write(f"ready {server_url}\n")
     sys.stdout.flush()
-    over.wait()
-    return 0
+    while True:
+        signal.pause()
