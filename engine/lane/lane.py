@@ -17,22 +17,21 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from engine import config
 from engine.errors import BadInput, StoreError
-from engine.lane import devices, exits, logs, tree, watchdogs
+from engine.lane import devices, exits, logs, tree
 from engine.lane.ahead import COMPANY_S, Ahead
-from engine.lane.book import Book, Held
+from engine.lane.book import Book
 from engine.lane.crew import Crew
 from engine.lane.duty import Duty
 from engine.lane.fates import Fates
 from engine.lane.guard import Guard
+from engine.lane.intake import Intake
 from engine.lane.keeper import Face, Keeper, Timing
 from engine.lane.link import Backoff, Link
 from engine.lane.settle import Settler
 from engine.lane.slot import Slot, Spec, Why
 from engine.lane.watch import Watch
-from engine.queue import lease
-from engine.queue.claim import ClaimedJob, ClaimRequest, claim
+from engine.queue.claim import claim
 from engine.queue.controls import Order
 from engine.queue.workers import Worker
 from engine.store import Db, Store
@@ -97,11 +96,28 @@ class Lane:
         slots = options.make_slots(spec)
         self.ahead = Ahead(0 if self.gpu else options.claims_ahead, len(slots))
         self.fates = Fates(
-            self.name, self.book, self.settler, self.ahead, lambda slot, end: slot.read(end, self.selector), self._ready
+            self.name,
+            self.book,
+            self.settler,
+            self.ahead,
+            lambda slot, end: slot.read(end, self.selector),
+            self._on_ready,
         )
         self.crew = self.fates.crew = Crew(slots, self.selector, self.fates.read, self.fates.ended)
+        timing = Timing(options.lease_seconds, options.renew_seconds, options.beat_seconds)
+        self.keeper = Keeper(store, worker, self.book, self.link, timing, lambda: self._face, self._post)
+        self.intake = Intake(
+            worker,
+            options.lease_seconds,
+            options.host_priority,
+            self.duty,
+            self.book,
+            self.crew,
+            self.fates,
+            self.ahead,
+            lambda: self.keeper.holding,
+        )
         self.watch = Watch(worker, self.book, self.crew, self.fates, options.cancel_grace)
-        self.waiting: deque[Held] = deque()  # claimed, and no slot to hand it to just now
         self.look = True  # there may be something to claim
         self.done = False
         self._changed = False
@@ -115,8 +131,6 @@ class Lane:
         self._backoff = Backoff()
         self._tick_at = self._rows_at = self._housekeeping_at = 0.0
         self._face = self._make_face()
-        timing = Timing(options.lease_seconds, options.renew_seconds, options.beat_seconds)
-        self.keeper = Keeper(store, worker, self.book, self.link, timing, lambda: self._face, self._post)
         self.wakes = store.wakes((worker.family.channel, "worker_control"), poll_s=1.0)
         self.guard = Guard(worker.incarnation)
 
@@ -173,8 +187,9 @@ class Lane:
             self._on_news(kind, value, now)
         if now >= self._tick_at:
             self._tick(now)
-        if self.waiting and self.duty.claiming:
-            self._serve_waiting()
+        if self.intake.waiting and self.duty.claiming:
+            self.intake.serve_waiting()
+            self._pump()
         self._write_and_claim(now)
         face = self._make_face()
         if face != self._face:
@@ -221,10 +236,7 @@ class Lane:
             self.fates.last_exit = (None, str(value)[:200])
         elif kind == "lost":
             self.watch.lost(value)
-            for held in list(self.waiting):
-                if held.lost:
-                    self.waiting.remove(held)
-                    self.fates.never_began(held)
+            self.intake.forget_lost()
         elif kind == "cancel":
             self.watch.cancel(value)
         elif kind == "kill":
@@ -262,13 +274,7 @@ class Lane:
         self.crew.look_for_the_dying(now)
         self.watch.tick(now)
         if not self.duty.claiming:
-            back, self.waiting = list(self.waiting), deque()
-            for held in back:
-                if held.job.ahead:
-                    self.fates.never_began(held)
-            self.settler.give_back(
-                [held for held in back if not held.job.ahead], self.duty.back, None, {"reason": "it had not begun"}
-            )
+            self.intake.give_up(self.settler)
         if self.duty.stops and now >= self.duty.stop_by and self.crew.has_jobs:
             self._kill_all(None, "drain", "the lane was stopped and its grace is over")
         if self.link.offline_s > self.options.max_offline and self.crew.has_jobs:
@@ -320,7 +326,7 @@ class Lane:
         """One round with the database, when there is reason for one: write what ended, claim for what is free."""
         ended = len(self.settler.outcomes)
         flush = self.ahead.flush_due(ended, now - self.settler.oldest, len(self.crew.idle))
-        requests = self._requests() if self.look or flush else []
+        requests = self.intake.requests() if self.look or flush else []
         rows = now >= self._rows_at and (bool(self.fates.progress) or self.watch.has_rows_to_write)
         if not (flush or self.settler.urgent or self.fates.verify or rows or (self.look and requests)):
             return
@@ -329,7 +335,7 @@ class Lane:
             return
         try:
             if self.fates.verify:
-                self._verify(db, now)
+                self.intake.verify(db, now)
             if rows:
                 self._rows_at = now + ROWS_S
                 self.watch.write_progress(db)
@@ -340,12 +346,12 @@ class Lane:
                 claimed = self.settler.write(db, fused[0] if fused else None)
                 if fused:
                     del requests[0]
-                    self._take(claimed, fused[1])
+                    self.intake.take(claimed, fused[1])
                     full.append(len(claimed) == fused[0].n)
             if self.look:
                 for request, slot in requests:
                     claimed = claim(db, request)
-                    self._take(claimed, slot)
+                    self.intake.take(claimed, slot)
                     full.append(len(claimed) == request.n)
             if full:
                 self.look = all(full)
@@ -354,91 +360,13 @@ class Lane:
             self._lost_connection(error)
         self._pump()
 
-    def _requests(self) -> list[tuple[ClaimRequest, Slot | None]]:
-        """What to claim for: all free slots at once; on gpu queues one claim per slot, whose models differ."""
-        if not self.duty.claiming or not self.keeper.holding or self.waiting or self.fates.verify:
-            return []
-        if self.gpu:
-            return [(self._request(1, slot), slot) for slot in self.crew.idle]
-        depth = self.ahead.depth
-        now = time.monotonic()
-        flowing = [slot for slot in self.crew.ready if slot.flows(now)]
-        room = sum(max(0, depth - len(slot.jobs)) for slot in flowing)
-        if not self.ahead.worth_claiming(room, len(self.crew.idle), len(flowing)):
-            return []
-        return [(self._request(room, None), None)]
-
-    def _request(self, n: int, slot: Slot | None) -> ClaimRequest:
-        return ClaimRequest(
-            worker=self.worker,
-            n=n,
-            lease_s=self.options.lease_seconds,
-            host_priority=self.options.host_priority,
-            models=devices.models_that_fit(self.fates.models, []) if slot is not None else None,
-            loaded_model=slot.model if slot is not None else None,
-            affinity_max_wait_s=float(config.get("affinity_max_wait_s")),
-            model_rows=slot is None or slot.kind != "free",
-            free_rows=slot is None or slot.kind != "model",
-            begin=not self.ahead.short,
-        )
-
-    def _take(self, jobs: list[ClaimedJob], slot: Slot | None) -> None:
-        for held in self.book.add(jobs):
-            held.budget_s = watchdogs.budget_for(
-                self.gpu,
-                held.job.budget_s,
-                self.fates.budgets.get(held.job.name),
-                float(config.get("node_budget_s" if held.job.family.has_run else "ingest_budget_s")),
-            )
-            self._hand(held, slot)
-
-    def _hand(self, held: Held, slot: Slot | None = None) -> None:
-        """To the slot it was claimed for, else to the least loaded one. What is too old is asked about first."""
-        now = time.monotonic()
-        if now > held.good_until:
-            self.fates.never_began(held)
-            return
-        if slot is None or not slot.idle:
-            fit = [each for each in self.crew.ready if each.flows(now)] if held.job.ahead else self.crew.idle
-            slot = min(fit, key=lambda each: len(each.jobs), default=None)
-        if slot is None or not self.duty.claiming:
-            self.waiting.append(held)
-        else:
-            slot.hand(held, now)
-
-    def _ready(self, slot: Slot) -> None:
+    def _on_ready(self, slot: Slot) -> None:
         """An executor can take jobs."""
         self.look = True
-        self._serve_waiting()
-
-    def _serve_waiting(self) -> None:
-        """Hand over what was claimed when no slot was free for it (an executor died in between)."""
-        for _ in range(len(self.waiting)):
-            self._hand(self.waiting.popleft())
-        self._pump()
 
     def _pump(self) -> None:
         for slot in self.crew.slots:
             slot.pump(self.selector)
-
-    def _verify(self, db: Db, now: float) -> None:
-        """This process stood still between a claim and its start: start only what is still ours."""
-        asked, self.fates.verify = self.fates.verify, []
-        try:
-            tokens = {held.job.id: held.job.fencing_token for held in asked}
-            answer = lease.renew(db, self.worker, tokens, self.options.lease_seconds)
-        except StoreError:
-            self.fates.verify = asked + self.fates.verify
-            raise
-        self.book.renewed(answer.renewed, now)
-        for held in asked:
-            if held.job.id in answer.renewed:
-                self._hand(held)
-            elif held.job.id in answer.lost:
-                held.lost = True
-                self.fates.never_began(held)
-            else:
-                self.fates.verify.append(held)
 
     # --- what others see, and the end ---
 

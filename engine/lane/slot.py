@@ -65,6 +65,7 @@ class Slot:
         self._count = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._out = bytearray()
+        self._armed = False  # the selector says when the pipe takes more
         self._reader = protocol.Reader()
         self._control_reader = protocol.Reader()
         self.jobs_socket: socket.socket | None = None
@@ -121,6 +122,7 @@ class Slot:
         self.jobs_socket, self.control_socket = ours, our_control
         self._reader, self._control_reader = protocol.Reader(), protocol.Reader()
         self._out.clear()
+        self._armed = False
         self.why = self.model = self.last_beat = self.silent_since = None
         self.state, self.was_ready = "starting", False
         self.started_at = time.monotonic()
@@ -226,7 +228,7 @@ class Slot:
 
     def pump(self, selector: selectors.BaseSelector) -> None:
         """Write what waits, as far as the pipe takes it; the selector says when it takes more."""
-        if self.jobs_socket is None or self.silent_since is not None:
+        if (not self._out and not self._armed) or self.jobs_socket is None or self.silent_since is not None:
             return
         if self._out:
             try:
@@ -236,8 +238,9 @@ class Slot:
                 pass
             except OSError:
                 self._out.clear()  # it is dying; its pidfd tells
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
-        if selector.get_key(self.jobs_socket).events != wanted:
+        if self._armed != bool(self._out):
+            self._armed = bool(self._out)
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._armed else 0)
             selector.modify(self.jobs_socket, wanted, (self, "jobs"))
 
     def read(self, which: str, selector: selectors.BaseSelector) -> list[protocol.Frame]:

@@ -1,0 +1,157 @@
+"""From free slots to running jobs: what to claim for, and who gets what was claimed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from engine import config
+from engine.errors import StoreError
+from engine.lane import devices, watchdogs
+from engine.lane.ahead import Ahead
+from engine.lane.book import Book, Held
+from engine.lane.crew import Crew
+from engine.lane.duty import Duty
+from engine.lane.fates import Fates
+from engine.lane.settle import Settler
+from engine.lane.slot import Slot
+from engine.queue import lease
+from engine.queue.claim import ClaimedJob, ClaimRequest
+from engine.queue.workers import Worker
+from engine.store import Db
+
+
+class Intake:
+    """Builds claims and hands jobs over. ``holding()``: the lane's lock is ours."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        lease_s: float,
+        host_priority: int,
+        duty: Duty,
+        book: Book,
+        crew: Crew,
+        fates: Fates,
+        ahead: Ahead,
+        holding: Callable[[], bool],
+    ) -> None:
+        self._worker, self._lease_s, self._host_priority = worker, lease_s, host_priority
+        self._duty, self._book, self._crew, self._fates, self._ahead = duty, book, crew, fates, ahead
+        self._holding = holding
+        self._gpu = worker.queue == "gpu"
+        self.waiting: deque[Held] = deque()  # claimed, and no slot to hand it to just now
+
+    # --- claims ---
+
+    def requests(self) -> list[tuple[ClaimRequest, Slot | None]]:
+        """What to claim for: all free slots at once; on gpu queues one claim per slot, whose models differ."""
+        if not self._duty.claiming or not self._holding() or self.waiting or self._fates.verify:
+            return []
+        if self._gpu:
+            return [(self._request(1, slot), slot) for slot in self._crew.idle]
+        depth = self._ahead.depth
+        if depth == 1:
+            room = idle = flowing = len(self._crew.idle)
+        else:
+            now = time.monotonic()
+            flows = [slot for slot in self._crew.ready if slot.flows(now)]
+            room, flowing = sum(max(0, depth - len(slot.jobs)) for slot in flows), len(flows)
+            idle = sum(1 for slot in flows if not slot.jobs)
+        if not self._ahead.worth_claiming(room, idle, flowing):
+            return []
+        return [(self._request(room, None), None)]
+
+    def _request(self, n: int, slot: Slot | None) -> ClaimRequest:
+        return ClaimRequest(
+            worker=self._worker,
+            n=n,
+            lease_s=self._lease_s,
+            host_priority=self._host_priority,
+            models=devices.models_that_fit(self._fates.models, []) if slot is not None else None,
+            loaded_model=slot.model if slot is not None else None,
+            affinity_max_wait_s=float(config.get("affinity_max_wait_s")),
+            model_rows=slot is None or slot.kind != "free",
+            free_rows=slot is None or slot.kind != "model",
+            begin=not self._ahead.short,
+        )
+
+    # --- hand-over ---
+
+    def take(self, jobs: list[ClaimedJob], slot: Slot | None) -> None:
+        """Enter claimed jobs in the book and hand them over, most urgent first."""
+        if not jobs:
+            return
+        default_s = float(config.get("node_budget_s" if jobs[0].family.has_run else "ingest_budget_s"))
+        for held in self._book.add(jobs):
+            held.budget_s = watchdogs.budget_for(
+                self._gpu, held.job.budget_s, self._fates.budgets.get(held.job.name), default_s
+            )
+        self._hand([entered for job in jobs if (entered := self._book.get(job.id)) is not None], slot)
+
+    def serve_waiting(self) -> None:
+        """Hand over what was claimed when no slot was free for it (an executor died in between)."""
+        held, self.waiting = list(self.waiting), deque()
+        self._hand(held, None)
+
+    def _hand(self, claims: list[Held], slot: Slot | None) -> None:
+        """To the slot it was claimed for, else to the least loaded one. What is too old is asked about first."""
+        now = time.monotonic()
+        idle = [slot] if slot is not None and slot.idle else self._crew.idle
+        flows: list[Slot] | None = None
+        for held in claims:
+            chosen: Slot | None = None
+            if now > held.good_until:
+                self._fates.never_began(held)
+                continue
+            if not self._duty.claiming:
+                pass
+            elif idle:
+                chosen = idle.pop(0)
+            elif held.job.ahead:
+                if flows is None:
+                    flows = [each for each in self._crew.ready if each.flows(now)]
+                chosen = min(flows, key=lambda each: len(each.jobs), default=None)
+            if chosen is None:
+                self.waiting.append(held)
+            else:
+                chosen.hand(held, now)
+
+    def verify(self, db: Db, now: float) -> None:
+        """This process stood still between a claim and its start: start only what is still ours. Raises StoreError."""
+        asked, self._fates.verify = self._fates.verify, []
+        try:
+            answer = lease.renew(
+                db, self._worker, {held.job.id: held.job.fencing_token for held in asked}, self._lease_s
+            )
+        except StoreError:
+            self._fates.verify = asked + self._fates.verify
+            raise
+        self._book.renewed(answer.renewed, now)
+        for held in asked:
+            held.lost = held.job.id in answer.lost
+            if held.lost:
+                self._fates.never_began(held)
+            elif held.job.id not in answer.renewed:
+                self._fates.verify.append(held)
+        self._hand([held for held in asked if held.job.id in answer.renewed], None)
+
+    # --- back ---
+
+    def forget_lost(self) -> None:
+        """Of what waits, drop what is no longer ours."""
+        for held in [held for held in self.waiting if held.lost]:
+            self.waiting.remove(held)
+            self._fates.never_began(held)
+
+    def give_up(self, settler: Settler) -> None:
+        """The lane is off or ends: what waits for a slot, or for an answer whose it is, goes back, nothing spent."""
+        back, self.waiting = [*self.waiting, *self._fates.verify], deque()
+        self._fates.verify = []
+        for held in back:
+            if held.job.ahead:
+                self._fates.never_began(held)
+        settler.give_back(
+            [held for held in back if not held.job.ahead], self._duty.back, None, {"reason": "it had not begun"}
+        )
