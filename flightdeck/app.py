@@ -36,12 +36,14 @@ from flightdeck.widgets.scene import Cursor, Scene
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.screen import Screen
+    from textual.timer import Timer
 
     from engine.feed import Feed
     from engine.store import Store
 
 FLUSH_S = 0.12  # what arrives within so long is drawn together
-AGES_S = 2.0
+CALM_S = 1.9  # samples, ages and progress are drawn that often
+AGES_S = 2.5
 
 
 class FlightDeckApp(App[int], inherit_bindings=False):
@@ -88,8 +90,9 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self.ink: Palette = palette(theme, plain)
         self._grey = self.ink.grey()
         self._message: tuple[str, str, float] | None = None
-        self._dirty: set[str] | None = set()
-        self._flush_pending = False
+        self._dirty: set[str] = set()
+        self._flush_timer: Timer | None = None
+        self._flushed = self._flush_due = 0.0
         self._ticks = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self._diff = CellDiff()
@@ -130,22 +133,23 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self.take_in(message.update)
 
     def take_in(self, update: Update) -> None:
-        """Take one update into the read model and draw soon."""
-        state = self.deck.link.state
-        changed = self.deck.apply(update)
+        """Take one update into the read model; draw soon what cannot wait, the rest together every other second."""
+        changed, urgent = self.deck.apply(update)
         if self.frozen is not None:
             self.draw_now(set())
             return
-        self._dirty = None if changed is None or self._dirty is None else self._dirty | changed
-        if state != self.deck.link.state:
-            self.flush()
-        elif not self._flush_pending:
-            self._flush_pending = True
-            self.set_timer(FLUSH_S, self.flush)
+        self._dirty |= changed
+        due = FLUSH_S if urgent else max(FLUSH_S, self._flushed + CALM_S - self.clock.mono())
+        if self._flush_timer is None or due < self._flush_due - self.clock.mono():
+            if self._flush_timer is not None:
+                self._flush_timer.stop()
+            self._flush_due = self.clock.mono() + due
+            self._flush_timer = self.set_timer(due, self.flush)
 
     def flush(self) -> None:
         """Draw what has changed since the last time."""
-        self._flush_pending = False
+        self._flush_timer = None
+        self._flushed = self.clock.mono()
         changed, self._dirty = self._dirty, set()
         self.draw_now(changed)
 
@@ -165,7 +169,7 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         if self._message is not None and self.clock.mono() > self._message[2]:
             self._message = None
         fleet = self.fleet_screen()
-        if fleet is None:
+        if fleet is None or not fleet.ready:
             return
         fleet.draw_header()
         fleet.draw_bottom()
@@ -234,7 +238,7 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         """Put one line on the event line for a while."""
         self._message = (text, tone, self.clock.mono() + seconds)
         fleet = self.fleet_screen()
-        if fleet is not None and fleet.is_mounted:
+        if fleet is not None and fleet.ready:
             fleet.draw_bottom()
 
     def point_at(self, cursor: Cursor, twice: bool = False) -> None:

@@ -51,7 +51,8 @@ def render_frame(
             None, project, read_only, ascii, theme=theme, store_name=store_name, plain=plain, clock=clock
         )
         async with app.run_test(size=size) as pilot:
-            await pilot.pause()
+            while (fleet := app.fleet_screen()) is None or not fleet.ready:
+                await pilot.pause()
             for update in updates:
                 app.take_in(update)
             app.flush()

@@ -30,14 +30,14 @@ def open_deck(
     from flightdeck.term.session import Session, check_terminal, leave_process, no_color, pick_theme
 
     check_terminal()
-    config.db_url()  # a setting that makes no sense is told before the screen is taken
+    url = config.db_url()
+    if opener is None and not url.startswith("embedded:"):
+        _configured()  # connects to nothing yet; a URL that makes no sense is told before the screen is taken
     plain = no_color()
     from flightdeck.app import FlightDeckApp
 
     if opener is None:
-        from engine.store import open_store
-
-        opener = open_store
+        opener = _own if not read_only else _configured
     app = FlightDeckApp(
         opener,
         project,
@@ -46,13 +46,29 @@ def open_deck(
         mouse,
         pick_theme(theme),
         on_quit,
-        store_name=store_name(config.db_url()),
+        store_name=store_name(url),
         plain=plain,
     )
     code = Session(app).run()
     if leave:
         leave_process(code)
     return code
+
+
+def _configured() -> Store:
+    from engine.store import open_store
+
+    return open_store()
+
+
+def _own() -> Store:
+    """The configured store; a database that is ours alone (SQLite, embedded) is made ready when it is empty."""
+    from engine.store.migrate import ensure_schema
+
+    store = _configured()
+    if store.owned:
+        ensure_schema(store, seconds=0)
+    return store
 
 
 def store_name(url: str) -> str:

@@ -73,8 +73,9 @@ class Deck:
     loaded: bool = False
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
-    def apply(self, update: Update) -> set[str] | None:
-        """Take one update in. Returns the names of the boxes that changed; None means: look at everything."""
+    def apply(self, update: Update) -> tuple[set[str], bool]:
+        """Take one update in. Returns the boxes that look different, and whether that cannot wait: a lane that changed
+        its state, a box that came or went, a connection that was lost or is back."""
         link = self.link
         before = link.state
         link.state, link.mono = update.state, update.mono
@@ -86,7 +87,7 @@ class Deck:
         if update.at is not None:
             self._skew = update.at - datetime.fromtimestamp(update.mono, UTC)
         changed: set[str] = set()
-        everything = before != update.state
+        urgent = before != update.state
         if update.history:
             for raw, rows in update.history.items():
                 self.histories[raw] = history = History()
@@ -95,17 +96,21 @@ class Deck:
         for sample in update.samples:
             if sample.box not in self.histories:
                 self.histories[sample.box] = History()
-                everything = True
+                urgent = True
             self.histories[sample.box].add(sample)
             changed.add(sample.box)
         if update.view is not None:
             view = read_view(update.view)
             old = {box.raw: box for box in self.view.boxes}
-            if [box.raw for box in view.boxes] != list(old) or view.projects != self.view.projects:
-                everything = True
-            changed |= {box.raw for box in view.boxes if box != old.get(box.raw)}
+            if [box.raw for box in view.boxes] != list(old) or view.leader != self.view.leader:
+                urgent = True
+            for box in view.boxes:
+                if box != old.get(box.raw):
+                    changed.add(box.raw)
+                    urgent = urgent or box.raw not in old or _states(box) != _states(old[box.raw])
+            urgent = urgent or _telling(view) != _telling(self.view)
             self.view, self.view_mono, self.loaded = view, update.mono, True
-        return None if everything else changed
+        return (changed | {box.raw for box in self.boxes()} if before != update.state else changed), urgent
 
     def frozen_copy(self) -> Deck:
         """A still picture: its clock stands at this moment."""
@@ -185,6 +190,16 @@ class Deck:
 
 
 _EMPTY = History()
+
+
+def _telling(view: View) -> str:
+    """The newest event that is more than the end of a job."""
+    return next((event.id for event in view.events if event.kind != "completed"), "")
+
+
+def _states(box: Box) -> list[tuple[object, ...]]:
+    """What of a box an operator waits for."""
+    return [(lane.queue, lane.project, lane.state, lane.desired, lane.policy, lane.flagged) for lane in box.lanes]
 
 
 def _unknown_box(raw: str) -> Box:

@@ -96,14 +96,16 @@ class Ring:
 class Sums:
     """Milliseconds throttled per cause and slot, brakes per slot, and which slots were sampled at all."""
 
-    __slots__ = ("_letters", "active", "brakes", "ms", "newest", "stamp")
+    __slots__ = ("_letters", "_oldest", "_total", "_total_brakes", "brakes", "ms", "newest", "stamp")
 
     def __init__(self) -> None:
         self.ms = {cause: array("d", bytes(8 * _RING)) for cause in CAUSES}
         self.brakes = array("d", bytes(8 * _RING))
         self.stamp = array("q", [-1] * _RING)
         self.newest = -1
-        self.active: dict[int, None] = {}  # slots in which anything was held back; most hours have few
+        self._total = dict.fromkeys(CAUSES, 0.0)  # running sums over the slots from _oldest on
+        self._total_brakes = 0.0
+        self._oldest = 0
         self._letters: dict[tuple[int, int], str] = {}
 
     def put(self, slot: int, ms: dict[str, float], brakes: float) -> None:
@@ -114,15 +116,24 @@ class Sums:
             self._letters.clear()
         self.newest = max(self.newest, slot)
         if self.stamp[index] != slot:
+            self._forget(index)
             self.stamp[index] = slot
             self.brakes[index] = 0.0
             for cause in CAUSES:
                 self.ms[cause][index] = 0.0
         self.brakes[index] += brakes
+        counted = slot >= self._oldest
+        self._total_brakes += brakes if counted else 0.0
         for cause, value in ms.items():
             self.ms[cause][index] += value
-        if brakes or any(ms.values()):
-            self.active[slot] = None
+            self._total[cause] += value if counted else 0.0
+
+    def _forget(self, index: int) -> None:
+        """Take a slot out of the running sums."""
+        if self.stamp[index] >= self._oldest:
+            self._total_brakes -= self.brakes[index]
+            for cause in CAUSES:
+                self._total[cause] -= self.ms[cause][index]
 
     def cell(self, first: int, width: int) -> str:
         """The letter for ``width`` slots: the gravest cause; ``.`` none, blank not sampled."""
@@ -156,17 +167,14 @@ class Sums:
 
     def totals(self, end: int) -> tuple[dict[str, float], int]:
         """Milliseconds per cause and brakes over the hour that ends with slot ``end``."""
-        total = dict.fromkeys(CAUSES, 0.0)
-        brakes = 0.0
-        for slot in [slot for slot in self.active if slot <= end - SLOTS - 24]:
-            del self.active[slot]
-        for slot in self.active:
-            index = slot % _RING
-            if end - SLOTS < slot <= end and self.stamp[index] == slot:
-                brakes += self.brakes[index]
-                for cause in CAUSES:
-                    total[cause] += self.ms[cause][index]
-        return total, round(brakes)
+        oldest = end - SLOTS + 1
+        if oldest > self._oldest:
+            for slot in range(max(self._oldest, oldest - _RING), oldest):
+                if self.stamp[slot % _RING] == slot:
+                    self._forget(slot % _RING)
+            self._oldest = oldest
+        # Sums that go up and down by floating point may end a hair below nothing.
+        return {cause: max(0.0, value) for cause, value in self._total.items()}, round(max(0.0, self._total_brakes))
 
 
 @dataclass(frozen=True)
@@ -289,7 +297,7 @@ class History:
         values = [pair for pair in columns if pair is not None]
         previous = self.ranges.get(metric.key)
         if not values:
-            return previous or find_range(metric.kind, 0.0, 0.0, hint)
+            return previous or find_range(metric.kind, 50.0, 50.0, hint)
         low, high = min(pair[0] for pair in values), max(pair[1] for pair in values)
         wanted = find_range(metric.kind, low, high, hint)
         holds = previous is not None and previous[0] <= low and high <= previous[1]
@@ -320,10 +328,8 @@ def find_range(kind: str, low: float, high: float, hint: float | None = None) ->
     if kind == "pct":
         return 0.0, 100.0
     if kind == "temp":
-        bottom = (
-            40.0 if low >= 40 or low == high == 0.0 else 20.0 if low >= 20 else min(0.0, math.floor(low / 20) * 20.0)
-        )
-        return bottom, max(100.0, math.ceil(high / 10) * 10.0)
+        bottom = 40.0 if low >= 40.0 else math.floor(low / 20.0) * 20.0
+        return bottom, max(100.0, math.ceil(high / 10.0) * 10.0)
     if kind == "watts":
         return 0.0, _round_up(max(high, hint or 0.0, 10.0))
     if kind == "rate":

@@ -22,5 +22,6 @@ class EventsScreen(Sheet[None]):
         for event in deck.events(self.deck_app.scene.project):
             row = Row(width).add(f"  {clock_text(event)}", "dim", 12).add(event.box, "text", 15).add(" ")
             row.add(event.queue, "dim", 9).add(" ").add(event.project, "accent", 15).add(" ")
-            lines.append(row.add(event.text, event_tone(event)).done())
+            where = " ".join(part for part in (event.box, event.queue) if part)
+            lines.append(row.add(event.text.removeprefix(f"{where}: "), event_tone(event)).done())
         return lines or [Row(width).add("  nothing has happened yet", "faint").done()]

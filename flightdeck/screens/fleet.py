@@ -54,7 +54,7 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         self.arrangement = Arrangement((), 1)
         self._tabs = Tabs([])
-        self._expanded = False
+        self.ready = False  # the lines are there to be drawn on
 
     @property
     def deck_app(self) -> FlightDeckApp:
@@ -69,6 +69,7 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         yield LineView(id="keys")
 
     def on_mount(self) -> None:
+        self.ready = True
         self.redraw()
 
     def on_resize(self) -> None:
@@ -88,7 +89,7 @@ class FleetScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self, changed: set[str] | None = None) -> None:
         """Bring the screen up to date; ``changed`` names the boxes that may look different, None means all."""
-        if not self.is_mounted:
+        if not self.ready:
             return
         app = self.deck_app
         width, height = self.size

@@ -9,7 +9,7 @@ from flightdeck.model import units
 from flightdeck.model.fleet import Box, Lane, lane_word
 from flightdeck.model.traces import BY_KEY
 from flightdeck.widgets.job_list import job_rows
-from flightdeck.widgets.lane_row import exit_row, lane_row, model_row
+from flightdeck.widgets.lane_row import exit_row, lane_row, model_row, room_for_words
 from flightdeck.widgets.lines import Line, Row, faded, fit
 from flightdeck.widgets.meter import cpu_row, gpu_rows, memory_row
 from flightdeck.widgets.scene import Cursor, Scene, Shape
@@ -30,6 +30,7 @@ class Drawn:
         self.lines.append(line)
 
 
+SUMMARY_CELLS = 30
 STATE_TONES = {"up": "ok", "late": "warn", "blind": "warn", "down": "bad", "new": "info"}
 STATE_WORDS = {"late": "LATE", "blind": "NO SENSOR DATA", "down": "DOWN", "new": "NO SAMPLES YET"}
 
@@ -66,7 +67,8 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
     hardware = _hardware(box)
     if width < 100:
         hardware = hardware.removeprefix("NVIDIA ").removeprefix("AMD ")
-    row.add(fit(hardware, max(0, min(30, width - 71))), "dim").add(" ")
+    summary = SUMMARY_CELLS if width >= 116 else 0
+    row.add(fit(hardware, max(0, min(30, width - 71 - summary))), "dim").add(" ")
     temp = None
     if sample is not None:
         temp = sample.cpu_temp_c if units.known(sample.cpu_temp_c) else sample.zone_max_c
@@ -90,8 +92,8 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
     row.add(" ")
     for text, style in short_sums(scene, box):
         row.add(text, style)
-    if width >= 116:
-        row.right((_lane_summary(scene, box), "dim"), (" ", "dim"))
+    if summary:
+        row.right((fit(_lane_summary(scene, box), summary - 2, ">"), "dim"), (" ", "dim"))
     return row.done()
 
 
@@ -131,11 +133,10 @@ def _hardware(box: Box) -> str:
 
 
 def _about(scene: Scene, box: Box, width: int) -> Line:
-    parts = [_hardware(box)]
-    if box.driver:
-        parts.append(f"driver {box.driver}")
-    if box.description and box.description != box.name:
-        parts.append(box.description)
+    about = box.description
+    if box.simulated:  # the title says so
+        about = about.removeprefix("simulated").lstrip(" ,;:-\u00b7")
+    parts = [_hardware(box), about if about != box.name else "", f"driver {box.driver}" if box.driver else ""]
     age = scene.deck.sample_age(box)
     row = Row(width).add("  ".join(part for part in parts if part) or "nothing known about this box yet", "dim")
     late = scene.deck.box_state(box) != "up"
@@ -295,9 +296,10 @@ def _put_lanes(
     chosen = scene.cursor.lane if scene.cursor.box == box.raw and not scene.cursor.job else None
     if chosen and all(lane.raw_queue != chosen for lane in shown) and shown:
         shown = (*shown[:-1], next((lane for lane in lanes if lane.raw_queue == chosen), shown[-1]))
+    words = room_for_words(shown, width)
     for lane in shown:
         target = Cursor(box.raw, lane.raw_queue)
-        drawn.put(lane_row(lane, width, scene.glyphs, lane.raw_queue == chosen, since), target)
+        drawn.put(lane_row(lane, width, scene.glyphs, lane.raw_queue == chosen, since, words), target)
         if details and _wants_detail(lane, scene):
             details -= 1
             drawn.put(exit_row(lane, width) if lane.silent(since) else model_row(lane, width), target)

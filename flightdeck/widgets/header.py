@@ -105,7 +105,7 @@ def banner_line(deck: Deck, width: int) -> Line | None:
     if link.state == "connecting":
         row.add(" CONNECTING ", "banner")
     else:
-        row.add(" DATABASE LOST ", "banner")
+        row.add(" DATABASE LOST " if deck.loaded else " NO DATABASE ", "banner")
         if link.lost_since is not None:
             row.add(f" {units.age(now - link.lost_since)} ago", "bad+b")
         if link.next_try_mono is not None:
@@ -124,12 +124,14 @@ def event_line(deck: Deck, events: Sequence[Event], width: int, message: Span | 
         row.add(message[0], message[1])
         if row.used < width - 30:
             row.add("   ")
-    for event in events:
+    telling = [event for event in events if event.kind != "completed"] or events
+    for event in telling:
         if row.used > width - 24:
             break
         row.add(clock_text(event), "faint").add(" ")
         where = " ".join(part for part in (event.box, event.queue) if part)
-        row.add(where, "text").add("  ").add(event.text, event_tone(event)).add("   ")
+        text = event.text.removeprefix(f"{where}: ")
+        row.add(where, "text").add("  " if where else "").add(text, event_tone(event)).add("   ")
     if not events and message is None:
         row.add("no events yet" if deck.loaded else "waiting for the database", "faint")
     return row.done()

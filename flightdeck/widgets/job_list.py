@@ -23,7 +23,8 @@ def job_row(
     if job.stopping:
         row.add("  stopping", "warn")
     if more:
-        row.add(f"  +{units.count(more)} more", "dim")
+        text = f"  +{units.count(more)} more"
+        row.add(text if row.used + len(text) < width - 9 else f" +{units.count(more)}", "dim")
     age = None if job.age_s is None else job.age_s + since_view_s
     tail = [(units.age(age).rjust(7), "dim")]
     if job.progress_pct is not None:

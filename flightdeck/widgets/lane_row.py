@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.cells import cell_len
 
 from flightdeck.model import units
@@ -12,23 +14,28 @@ TONES = {"ok": "ok+b", "warn": "warn+b", "bad": "bad+b", "wait": "info", "dim": 
 STATE_CELLS = 12
 
 
-def lane_row(lane: Lane, width: int, g: Glyphs, selected: bool, since_view_s: float) -> Line:
+def lane_row(lane: Lane, width: int, g: Glyphs, selected: bool, since_view_s: float, words: bool = True) -> Line:
     word = lane_word(lane, since_view_s)
     row = Row(width, "s" if selected else "")
     row.add(f"{g.mark} " if selected else "  ", "focus+b")
     many = f" x{len(lane.merged)}" if lane.merged else ""
-    name = fit(lane.queue, min(cell_len(lane.queue), _name_cells(width) - len(many)))
-    row.add(name, "bright" if selected else "text").add(many, "faint").to(2 + _name_cells(width))
+    name = fit(lane.queue, min(cell_len(lane.queue), _name_cells(width, words) - len(many)))
+    row.add(name, "bright" if selected else "text").add(many, "faint").to(2 + _name_cells(width, words))
     row.add(f"{units.count(lane.busy)}/{units.count(lane.slots)}", "info" if lane.busy else "dim", 6, ">")
-    row.add(" busy", "dim")
+    row.add(" busy" if words else "", "dim")
     row.add(units.count(lane.queued), "text" if lane.queued else "dim", 7, ">")
     row.add(" queued", "dim")
     row.right((word.text.rjust(STATE_CELLS), TONES[word.tone]))
     return row.done()
 
 
-def _name_cells(width: int) -> int:
-    return max(8, min(18, width - 42))
+def _name_cells(width: int, words: bool) -> int:
+    return max(8, min(18, width - 42)) + (0 if words else 5)
+
+
+def room_for_words(lanes: Sequence[Lane], width: int) -> bool:
+    """Whether the names leave room for the word ``busy``; all rows of a box do it alike."""
+    return all(cell_len(lane.queue) + (3 if lane.merged else 0) <= _name_cells(width, True) for lane in lanes)
 
 
 def model_row(lane: Lane, width: int) -> Line:

@@ -49,6 +49,8 @@ def trace_rows(scene: Scene, box: Box, metric: Metric, width: int, rows: int, la
     tone = _tone(box, metric, ring.last)
     printed = _range_text(metric, scale)
     ended = scene.deck.box_state(box) == "down"
+    after = next((index for index in range(len(columns), 0, -1) if columns[index - 1] is not None), 0)
+    end_cell = cells - (len(columns) - after) // 2  # the cell behind the newest reading
     out: list[Line] = []
     for index, dots in enumerate(drawn):
         last = index == rows - 1
@@ -59,7 +61,7 @@ def trace_rows(scene: Scene, box: Box, metric: Metric, width: int, rows: int, la
         else:
             heading = metric.label if index == 0 else printed if named else ""
             row.add(heading, "text" if index == 0 else "faint", label)
-        _line(row, dots, tone, ended and last)
+        _line(row, dots, tone, end_cell if ended and last else None, ended)
         if named:
             row.add("-" if ended else _value(metric, ring.last), "faint" if ended else f"{tone}+b", VALUE_CELLS, ">")
             row.add(_value(metric, peak), "dim", PEAK_CELLS, ">")
@@ -87,15 +89,12 @@ def reason(box: Box, metric: Metric) -> str:
     return "not offered here"
 
 
-def _line(row: Row, text: str, tone: str, ended: bool) -> None:
-    """The drawn characters; behind the last of a box that stopped reporting stands an end mark."""
-    if not ended:
-        row.add(text, tone)
-        return
-    stop = len(text.rstrip())
-    row.add(text[:stop], "dim")
-    if stop < len(text):
-        row.add("x", "bad+b").add(text[stop + 1 :], "dim")
+def _line(row: Row, text: str, tone: str, end_cell: int | None, ended: bool) -> None:
+    """The drawn characters; after the last reading of a box that stopped reporting stands an end mark."""
+    if end_cell is None or end_cell >= len(text):
+        row.add(text, "dim" if ended else tone)
+    else:
+        row.add(text[:end_cell], "dim").add("x", "bad+b").add(text[end_cell + 1 :], "dim")
 
 
 def _drawn(scene: Scene, box: Box, metric: Metric, columns: Columns, scale: Pair, cells: int, rows: int) -> list[str]:

@@ -6,6 +6,7 @@ import math
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from engine.feed import FeedUpdate
@@ -179,14 +180,9 @@ class FleetData:
         return {row["box"]: self._hour(row["box"], kind, cadence_s) for row, kind in self.boxes}
 
     def _hour(self, name: str, kind: Kind, cadence_s: int) -> list[BoxSample]:
-        stop = self.now - timedelta(seconds=self.dead_since.get(name, 0.0))
-        rows = []
-        at = self.now - timedelta(hours=1)
-        while at <= stop:
-            lost = self.lost.get(name, ()) if (self.now - at).total_seconds() < 200 else ()
-            rows.append(sample(name, kind, at, lost, name in self.blank))
-            at += timedelta(seconds=cadence_s)
-        return [_long(row, cadence_s) for row in rows]
+        return _hour(
+            name, kind, cadence_s, self.now, self.dead_since.get(name, 0.0), self.lost.get(name, ()), name in self.blank
+        )
 
     def first(self) -> FeedUpdate:
         return update(view=self.view(), history=self.hour(), at=self.now)
@@ -200,6 +196,19 @@ class FleetData:
             for row, kind in living
         )
         return update(at=at, mono=MONO + seconds, samples=samples)
+
+
+@cache
+def _hour(
+    name: str, kind: Kind, cadence_s: int, now: datetime, dead_s: float, lost: tuple[int, ...], blank: bool
+) -> list[BoxSample]:
+    rows = []
+    at = now - timedelta(hours=1)
+    while at <= now - timedelta(seconds=dead_s):
+        gone = lost if (now - at).total_seconds() < 200 else ()
+        rows.append(_long(sample(name, kind, at, gone, blank), cadence_s))
+        at += timedelta(seconds=cadence_s)
+    return rows
 
 
 def _long(row: BoxSample, cadence_s: int) -> BoxSample:

@@ -1,0 +1,184 @@
+"""The hour in slots: snapped, with gaps as gaps, spikes kept, throttle time counted once."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.telemetry.sample import BoxSample, GpuSample
+from flightdeck.charts.cells import ascii_line, bar, braille
+from flightdeck.model.traces import SLOTS, STEP_S, History, Ring, column_width, find_range, slot_of
+from tests.deck.fleet_data import NOW
+
+
+def at(seconds: float) -> BoxSample:
+    return BoxSample(box="b", at=NOW + timedelta(seconds=seconds), cpu_pct=50.0)
+
+
+def test_a_missing_sample_is_a_gap_not_zero() -> None:
+    """D6, D31: no reading, no dot."""
+    ring = Ring()
+    ring.put(100, 1, 5.0, 5.0)
+    ring.put(103, 1, 7.0, 7.0)
+    assert ring.columns(103, 1, 4) == [(5.0, 5.0), None, None, (7.0, 7.0)]
+
+
+def test_columns_do_not_move_between_rolls() -> None:
+    """D24: within a column's time the picture stands still; after it, it moves by exactly one."""
+    ring = Ring()
+    for slot in range(1000, 1100):
+        ring.put(slot, 1, float(slot), float(slot))
+    before = ring.columns(1099, 10, 8)
+    ring.put(1100, 1, 1.0, 1.0)
+    after = ring.columns(1100, 10, 8)
+    assert after[:-1] == before[1:]
+    assert ring.columns(1104, 10, 8) == after
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 900), st.floats(-50, 150)), max_size=120), st.integers(1, 20), st.integers(2, 60)
+)
+def test_columns_read_step_by_step_equal_columns_read_at_once(
+    puts: list[tuple[int, float]], width: int, count: int
+) -> None:
+    """What is kept from the last drawing never differs from a fresh look, also when a reading comes late."""
+    stepwise, once = Ring(), Ring()
+    end = 2000
+    for slot, value in puts:
+        stepwise.put(2000 + slot, 1, value, value)
+        once.put(2000 + slot, 1, value, value)
+        end = max(end, 2000 + slot)
+        stepwise.columns(end, width, count)
+    assert stepwise.columns(end, width, count) == once.columns(end, width, count)
+
+
+def test_the_ring_forgets_what_is_older_than_an_hour() -> None:
+    ring = Ring()
+    ring.put(100, 1, 5.0, 5.0)
+    ring.put(100 + SLOTS + 24, 1, 6.0, 6.0)
+    assert ring.columns(100 + SLOTS + 24, 1, SLOTS).count(None) == SLOTS - 1
+
+
+def test_a_minute_row_keeps_its_spike() -> None:
+    """A two-second spike of an hour ago is still there."""
+    history = History()
+    row = BoxSample(
+        box="b", at=NOW.replace(second=0), tier="minute", cpu_pct=10.0, low={"cpu_pct": 5.0}, high={"cpu_pct": 99.0}
+    )
+    history.load([row])
+    assert history.rings["cpu_pct"].columns(slot_of(row.at) + 5, 12, 1) == [(5.0, 99.0)]
+
+
+def test_detail_after_the_last_minute_row_is_not_counted_twice() -> None:
+    history = History()
+    start = NOW.replace(second=0)
+    minute = BoxSample(box="b", at=start - timedelta(seconds=60), tier="minute", power_ms=6000.0, brakes=1)
+    details = [BoxSample(box="b", at=start + timedelta(seconds=2 * i), power_ms=100.0) for i in range(1, 10)]
+    history.load([minute, *details])
+    total, brakes = history.throttle.totals(slot_of(NOW))
+    assert total["P"] == pytest.approx(6900.0)
+    assert brakes == 1
+
+
+def test_the_same_sample_twice_counts_once() -> None:
+    """By notification and by gap fill."""
+    history = History()
+    sample = BoxSample(box="b", at=NOW, power_ms=500.0)
+    history.add(sample)
+    history.add(sample)
+    assert history.throttle.totals(slot_of(NOW))[0]["P"] == 500.0
+
+
+def test_throttle_totals_cover_exactly_the_hour() -> None:
+    history = History()
+    for second in range(0, 7200, 10):
+        history.add(BoxSample(box="b", at=NOW + timedelta(seconds=second), power_ms=1000.0))
+        history.throttle.totals(slot_of(NOW + timedelta(seconds=second)))
+    assert history.throttle.totals(slot_of(NOW + timedelta(seconds=7190)))[0]["P"] == pytest.approx(360_000.0)
+
+
+def test_causes_of_several_gpus_are_not_added_up() -> None:
+    """Two GPUs that throttle at the same time: the box throttled that long, not twice."""
+    history = History()
+    gpus = tuple(GpuSample(gpu_index=i, sw_power_ms=800.0 + i, throttle_source="counter") for i in range(2))
+    history.add(BoxSample(box="b", at=NOW, gpus=gpus))
+    assert history.throttle.totals(slot_of(NOW))[0]["P"] == 801.0
+
+
+def test_seconds_from_a_mask_are_marked() -> None:
+    """D10."""
+    history = History()
+    history.add(BoxSample(box="b", at=NOW, power_ms=900.0, gpus=(GpuSample(gpu_index=0, throttle_source="mask"),)))
+    assert history.sampled_source
+
+
+def test_no_counters_at_all_is_not_zero_seconds() -> None:
+    history = History()
+    history.add(BoxSample(box="b", at=NOW, gpus=(GpuSample(gpu_index=0, throttle_source="none"),)))
+    assert not history.throttle_offered
+
+
+def test_a_range_does_not_flap() -> None:
+    """D24: it grows at once and shrinks only when the data fills little of it."""
+    history = History()
+    from flightdeck.model.traces import BY_KEY
+
+    metric = BY_KEY["net_rx"]
+    assert history.range_of(metric, [(0.0, 4e6)]) == (0.0, 4e6)
+    assert history.range_of(metric, [(0.0, 9e6)]) == (0.0, 1e7)
+    assert history.range_of(metric, [(0.0, 6e6)]) == (0.0, 1e7)
+    assert history.range_of(metric, [(0.0, 1e6)]) == (0.0, 1e6)
+
+
+@pytest.mark.parametrize("kind", ["temp", "watts", "mhz", "ghz", "pct", "rate", "mem"])
+@given(low=st.floats(0, 5000), more=st.floats(0, 5000))
+def test_a_range_holds_its_data_and_is_never_empty(kind: str, low: float, more: float) -> None:
+    bottom, top = find_range(kind, low, low + more)
+    assert bottom < top
+    if kind != "pct":
+        assert bottom <= low and low + more <= top
+
+
+@pytest.mark.parametrize("draw", [braille, ascii_line])
+def test_charts_draw_gaps_for_none_nan_and_inf(draw: object) -> None:
+    """D31: Sparkline dies on these."""
+    columns = [None, (math.nan, math.nan), (math.inf, math.inf), (1.0, 2.0), (-math.inf, 3.0), (1e300, 1e300)]
+    lines = draw(columns, (0.0, 10.0), 2)  # type: ignore[operator]
+    assert [len(line) for line in lines] == [3, 3]
+    assert lines[0][0] == " " and lines[1][0] == " "
+    assert draw([], (0.0, 1.0), 2) == ["", ""]  # type: ignore[operator]
+    assert draw([(1.0, 1.0)], (5.0, 5.0), 1) != [" "]  # type: ignore[operator]
+
+
+def test_a_step_is_one_joined_line() -> None:
+    assert braille([(0.0, 0.0), (0.0, 0.0), (10.0, 10.0), (10.0, 10.0)], (0.0, 10.0), 2) == [" ⡏", "⣀⠇"]
+
+
+def test_a_wide_band_is_two_thin_lines() -> None:
+    """A filled area hides the shape."""
+    assert braille([(0.0, 10.0)] * 4, (0.0, 10.0), 2) == ["⠉⠉", "⣀⣀"]
+
+
+def test_ascii_has_only_ascii() -> None:
+    """--ascii."""
+    lines = ascii_line([(float(i), float(i) + i % 4) for i in range(40)], (0.0, 45.0), 2)
+    assert all(line.isascii() for line in lines)
+
+
+@pytest.mark.parametrize("cells", range(2, 200))
+def test_an_hour_fits_the_cells(cells: int) -> None:
+    width, count = column_width(cells)
+    assert count <= cells * 2
+    assert width * count * STEP_S >= 3600
+
+
+def test_a_meter_never_hides_something_nor_invents_it() -> None:
+    assert bar(None, 10) == 0
+    assert bar(math.nan, 10) == 0
+    assert bar(0.0, 10) == 0
+    assert bar(0.01, 10) == 1
+    assert bar(7.0, 10) == 10
