@@ -214,7 +214,7 @@ def _ask(app: FlightDeckApp, answer: list[str]) -> None:
                 ("stop: jobs go back to the front of the queue", "text"),
             ],
             [
-                Choice("leave", "l", "leave", "ok"),
+                Choice("leave", "w", "leave working", "ok"),
                 Choice("drain", "d", "drain", "warn"),
                 Choice("stop", "s", "stop", "bad"),
             ],

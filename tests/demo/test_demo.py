@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import pty
-import select
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +16,7 @@ import pytest
 
 from engine.store import Db, Store
 from flightdeck.demo import launch, seed
+from tests.demo.terminal import Terminal
 from tests.support import Processes, command, eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -121,41 +116,21 @@ def test_the_second_demo_of_a_directory_only_looks_on(processes: Processes, dire
 
 
 def test_in_a_terminal_it_draws_the_fleet_and_q_stops_everything(processes: Processes, directory: Path) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
-    demo = subprocess.Popen(
-        command("flightdeck", "demo", "--dir", str(directory)),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    processes.started.append(demo)
-    os.close(theirs)
+    terminal = Terminal(processes, command("flightdeck", "demo", "--dir", str(directory)))
     try:
-        read_until(ours, (b"kestrel", b"harrier", b"osprey"), 120)
-        os.write(ours, b"q")
-        read_until(ours, (), 60, demo)
-        assert demo.wait(60) == 0
+        terminal.read_until("kestrel", "harrier", "osprey")
+        terminal.type("q")
+        assert terminal.wait() == 0
     finally:
-        os.close(ours)
+        terminal.close()
     assert not at_work(directory)
 
 
-def read_until(
-    fd: int, words: tuple[bytes, ...], timeout_s: float, ended: subprocess.Popen[bytes] | None = None
-) -> bytes:
-    """Read a terminal until all words were written, or until the process has ended."""
-    seen = b""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if select.select([fd], [], [], 0.2)[0]:
-            try:
-                seen += os.read(fd, 65536)
-            except OSError:
-                return seen
-        if (words and all(word in seen for word in words)) or (ended is not None and ended.poll() is not None):
-            return seen
-    raise AssertionError(f"not within {timeout_s:g} s: {words}; the end was {seen[-500:]!r}")
+def test_a_terminal_that_is_closed_ends_the_demo(processes: Processes, directory: Path) -> None:
+    """D21: the line drops; the deck leaves and takes its fleet with it."""
+    terminal = Terminal(processes, command("flightdeck", "demo", "--dir", str(directory)))
+    try:
+        terminal.read_until("kestrel", "harrier", "osprey")
+    finally:
+        terminal.close()
+    eventually(lambda: not at_work(directory), 60, "everything has ended")

@@ -17,6 +17,7 @@ from engine import config
 from engine.errors import ConfigError
 from engine.store import Store
 from flightdeck import supervise, up
+from tests.demo.terminal import Terminal
 from tests.support import Processes, command, eventually
 
 pytestmark = pytest.mark.timeout(300)
@@ -97,6 +98,24 @@ def test_left_running_it_is_joined_by_the_next_up(
     second.send_signal(signal.SIGTERM)
     assert second.wait(90) == 0
     assert supervise.attach(run_dir) is None
+
+
+def test_q_asks_what_becomes_of_the_box(environment: dict[str, str], processes: Processes, tmp_path: Path) -> None:
+    run_dir = tmp_path / "data/flightdeck/up" / environment["FLIGHTDECK_BOX"]
+    for answer, stays in (("w", True), ("s", False)):
+        terminal = Terminal(processes, command("flightdeck", "up"), environment)
+        try:
+            terminal.read_until(environment["FLIGHTDECK_BOX"], "default")
+            terminal.type("q")
+            terminal.read_until("drain")
+            terminal.type(answer)
+            assert terminal.wait() == 0
+        finally:
+            terminal.close()
+        line = supervise.attach(run_dir)
+        assert (line is not None) == stays
+        if line is not None:
+            line.close()
 
 
 def test_a_config_file_says_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
