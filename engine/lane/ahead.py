@@ -10,6 +10,8 @@ SHORT_S = 0.020  # mean run under which jobs are claimed ahead
 ENOUGH = 4  # runs seen before the mean is believed
 QUEUED_S = 0.100  # about so much work waits in a pipe at most
 COMPANY_S = 0.004  # how long a finished job waits for others, at most
+PACK_S = 0.001  # about so much work goes to a slot together: waking an executor costs more than a tiny job
+PACK_MOST = 16
 
 
 class Ahead:
@@ -39,12 +41,24 @@ class Ahead:
         worth = int(QUEUED_S / max(self._mean_s, 1e-5))
         return 1 + max(1, min(worth, self.limit // self.slots))
 
-    def worth_claiming(self, room: int, idle: int, flowing: int) -> bool:
-        """A claim for ``room`` jobs is due: a slot waits, or half of what ``flowing`` slots hold ahead has run."""
-        return room > 0 and (idle > 0 or room * 2 >= self.depth * flowing)
+    @property
+    def pack(self) -> int:
+        """How many jobs go to the same slot together."""
+        return min(PACK_MOST, max(1, int(PACK_S / max(self._mean_s, 1e-5)))) if self.short else 1
 
-    def flush_due(self, finished: int, oldest_s: float, idle: int) -> bool:
-        """Finished jobs are to be written now. They wait only while every slot has more to run."""
+    def worth_claiming(self, room: int, idle: int, flowing: int) -> bool:
+        """A claim for ``room`` jobs is due: a slot waits, or half of what ``flowing`` slots hold ahead has run.
+
+        Tiny jobs keep few slots busy: an idle one is no reason for a claim of its own, half of all is.
+        """
+        half = room * 2 >= self.depth * flowing
+        return room > 0 and (half or (idle > 0 and (self.pack == 1 or idle == flowing)))
+
+    def flush_due(self, finished: int, oldest_s: float, idle: int, coming: int = 0) -> bool:
+        """Finished jobs are to be written now. They wait only while every slot has more to run; tiny ones while more of
+        them, ``coming``, are still to finish, and only for a moment."""
         if finished == 0:
             return False
+        if self.pack > 1:
+            return finished >= coming or oldest_s >= COMPANY_S
         return not self.short or idle > 0 or finished * 2 >= self.depth * self.slots or oldest_s >= COMPANY_S

@@ -116,7 +116,7 @@ class Executor:
                         self.model.unload()
                     continue
             try:
-                data = self.jobs_socket.recv(1 << 18)
+                data = self.jobs_socket.recv(1 << 16)  # more would be mapped and unmapped every time
             except OSError:
                 return None
             if not data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import deque
 from collections.abc import Callable
@@ -57,7 +58,7 @@ class Intake:
         else:
             now = time.monotonic()
             flows = [slot for slot in self._crew.ready if slot.flows(now)]
-            room, flowing = sum(max(0, depth - len(slot.jobs)) for slot in flows), len(flows)
+            room, flowing = depth * len(flows) - sum(len(slot.jobs) for slot in flows), len(flows)
             idle = sum(1 for slot in flows if not slot.jobs)
         if not self._ahead.worth_claiming(room, idle, flowing):
             return []
@@ -98,6 +99,8 @@ class Intake:
     def _hand(self, claims: list[Held], slot: Slot | None) -> None:
         """To the slot it was claimed for, else to the least loaded one. What is too old is asked about first."""
         now = time.monotonic()
+        if slot is None and self._ahead.pack > 1 and self._duty.claiming:
+            claims = self._deal(claims, self._ahead.pack, now)
         idle = [slot] if slot is not None and slot.idle else self._crew.idle
         flows: list[Slot] | None = None
         for held in claims:
@@ -117,6 +120,20 @@ class Intake:
                 self.waiting.append(held)
             else:
                 chosen.hand(held, now)
+
+    def _deal(self, claims: list[Held], pack: int, now: float) -> list[Held]:
+        """Tiny jobs: ``pack`` together to the slot that has the fewest, so that few executors stay warm and the others
+        asleep. Returns what is not of that kind."""
+        slots = [(len(slot.jobs), slot.index, slot) for slot in self._crew.ready if slot.flows(now)]
+        heapq.heapify(slots)
+        mine = [held for held in claims if held.job.ahead and now <= held.good_until] if slots else []
+        for start in range(0, len(mine), pack):
+            _, index, slot = slots[0]
+            for held in mine[start : start + pack]:
+                slot.hand(held, now)
+            heapq.heapreplace(slots, (len(slot.jobs), index, slot))
+        dealt = set(map(id, mine))
+        return [held for held in claims if id(held) not in dealt]
 
     def verify(self, db: Db, now: float) -> None:
         """This process stood still between a claim and its start: start only what is still ours. Raises StoreError."""

@@ -325,7 +325,8 @@ class Lane:
     def _write_and_claim(self, now: float) -> None:
         """One round with the database, when there is reason for one: write what ended, claim for what is free."""
         ended = len(self.settler.outcomes)
-        flush = self.ahead.flush_due(ended, now - self.settler.oldest, len(self.crew.idle))
+        coming = sum(len(slot.jobs) for slot in self.crew.ready if slot.flows(now)) if ended else 0
+        flush = self.ahead.flush_due(ended, now - self.settler.oldest, len(self.crew.idle), coming)
         requests = self.intake.requests() if self.look or flush else []
         rows = now >= self._rows_at and (bool(self.fates.progress) or self.watch.has_rows_to_write)
         if not (flush or self.settler.urgent or self.fates.verify or rows or (self.look and requests)):

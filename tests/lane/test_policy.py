@@ -80,6 +80,21 @@ def test_short_jobs_are_claimed_ahead_long_ones_never() -> None:
     assert not ahead.short and ahead.depth == 1 and ahead.flush_due(1, 0.0, 0)
 
 
+def test_tiny_jobs_go_to_few_slots_and_are_written_in_company() -> None:
+    ahead = Ahead(limit=64, slots=32)
+    for _ in range(5):
+        ahead.ran(0.00002)
+    assert ahead.pack > 1 and ahead.depth == 3
+    assert (
+        not ahead.worth_claiming(10, 28, 32) and ahead.worth_claiming(48, 28, 32) and ahead.worth_claiming(10, 32, 32)
+    )
+    assert not ahead.flush_due(5, 0.0, 28, 40) and ahead.flush_due(40, 0.0, 28, 40) and ahead.flush_due(1, 0.0, 32, 0)
+    assert ahead.flush_due(1, 0.01, 28, 90), "nothing waits long for company"
+    for _ in range(20):
+        ahead.ran(0.010)
+    assert ahead.short and ahead.pack == 1
+
+
 def test_claims_ahead_can_be_switched_off_and_hold_little_work() -> None:
     off, some = Ahead(0, 4), Ahead(64, 4)
     for _ in range(10):
