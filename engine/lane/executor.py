@@ -6,7 +6,6 @@ lane only, and dies with it. Started as ``python -m engine.lane.executor JSON``,
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import faulthandler
 import fcntl
@@ -247,7 +246,11 @@ class Executor:
             around = surround(ctx) if surround is not None else None
             with around if around is not None else contextlib.nullcontext():
                 result = fn(**inputs)
-        return asyncio.run(result) if inspect.iscoroutine(result) else result
+        if inspect.iscoroutine(result):
+            import asyncio  # a third of what an executor imports; few tasks need it
+
+            return asyncio.run(result)
+        return result
 
     def _context(self, head: Mapping[str, Any]) -> Context:
         number = int(head["no"])
