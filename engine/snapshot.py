@@ -15,8 +15,6 @@ from engine.telemetry.sample import BoxFacts, BoxSample
 OK_S = 10.0  # the newest sample may be that old
 STALE_S = 30.0  # and the newest sign of life that old, before the box counts as down
 
-_AGES = frozenset({"age_s", "sample_age_s", "last_seen_s"})
-
 
 Look = tuple[BoxFacts, BoxSample]
 
@@ -111,21 +109,33 @@ def _life(at: datetime, sampled: datetime | None, lanes: list[dict[str, Any]]) -
     return {"state": state, "sample_age_s": None if age is None else round(age, 1)}
 
 
-def signature(found: Any, at: datetime) -> Any:
-    """What of a view must differ for it to be worth sending: all of it, with ages turned into the times they count from."""
-    if isinstance(found, dict):
-        return tuple(
-            (key, _since(at, value) if key in _AGES else signature(value, at))
-            for key, value in found.items()
-            if key not in ("at", "sample_age_s")
-        )
-    if isinstance(found, list | tuple):
-        return tuple(signature(value, at) for value in found)
-    return found
+def signature(found: Mapping[str, Any], at: datetime) -> Any:
+    """What of a view must differ for it to be worth sending: all of it, with ages turned into the times they count from.
+
+    To be compared with ``==``; shares what has no ages with the view.
+    """
+    now = at.timestamp()
+    return {
+        **found,
+        "at": None,
+        "leader": _timed(found["leader"], "last_seen_s", now),
+        "boxes": [
+            {
+                **box,
+                "sample_age_s": None,
+                "lanes": [_timed(lane, "last_seen_s", now) for lane in box["lanes"]],
+                "jobs": [_timed(job, "age_s", now) for job in box["jobs"]],
+            }
+            for box in found["boxes"]
+        ],
+    }
 
 
-def _since(at: datetime, age_s: Any) -> Any:
-    return None if age_s is None else round((at.timestamp() - float(age_s)) / 2.0)
+def _timed(row: Mapping[str, Any] | None, age: str, now: float) -> dict[str, Any] | None:
+    """A row whose age in seconds is replaced by its time, coarse enough not to tremble."""
+    if row is None or row[age] is None:
+        return None if row is None else dict(row)
+    return {**row, age: round((now - float(row[age])) / 2.0)}
 
 
 def watermarks(db: Db) -> Any:
