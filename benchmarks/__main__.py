@@ -38,15 +38,16 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(unknown)} (known: {', '.join(NAMES)})")
     signal.signal(signal.SIGTERM, interrupt)
     warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
-    report = Report()
+    report, whole = Report(), True
     try:
         with temporary_server() as server:
             report.machine = {"at": datetime.now(UTC).isoformat(timespec="seconds"), **server.machine()}
             if os.getloadavg()[0] > 0.5:
                 report.notes.append("The machine was not quiet when this run began: take the ratios with salt.")
             for name in asked.names or NAMES:
-                run_one(name, asked.size, server, report)
+                whole = run_one(name, asked.size, server, report) and whole
     except KeyboardInterrupt:
+        whole = False
         report.notes.append("Interrupted: what had been measured until then.")
     finally:
         stop_all()
@@ -56,11 +57,11 @@ def main() -> int:
     print(f"\nwritten: {asked.json}")
     for check in report.failed:
         print(f"does not hold: {check.group}: {check.name} is {check.value:.2f}, wanted {check.bound}")
-    return 1 if report.failed or report.notes else 0
+    return 1 if report.failed or not whole else 0
 
 
-def run_one(name: str, size: str, server: object, report: Report) -> None:
-    """One benchmark; its failure is a note and does not stop the others."""
+def run_one(name: str, size: str, server: object, report: Report) -> bool:
+    """One benchmark; its failure is a note and does not stop the others. Whether it was measured."""
     begun = time.monotonic()
 
     def say(line: str) -> None:
@@ -70,12 +71,14 @@ def run_one(name: str, size: str, server: object, report: Report) -> None:
         module = importlib.import_module(f"benchmarks.{name}")
         module.measure(server, report, module.QUICK if size == "quick" else module.Sizes(), say)
         say("done")
+        return True
     except BenchError as error:
         report.notes.append(f"{name}: not measured: {error}")
         say(str(error))
     except Exception as error:
         traceback.print_exc()
         report.notes.append(f"{name}: not measured: {type(error).__name__}: {error}")
+    return False
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
