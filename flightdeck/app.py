@@ -154,7 +154,6 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self.draw_now(changed)
 
     def draw_now(self, changed: set[str] | None = None) -> None:
-        self.scene.cursor = settle(self.scene, self.boxes(), self.scene.cursor)
         screen = self.screen_stack[-1] if self.screen_stack else None
         for shown in {self.fleet_screen(), screen}:
             if isinstance(shown, FleetScreen) or hasattr(shown, "redraw_old"):
@@ -194,6 +193,13 @@ class FlightDeckApp(App[int], inherit_bindings=False):
             boxes = mine or boxes
         key = SORTS[self.sort_index].key
         return tuple(boxes if key is None else sorted(boxes, key=lambda box: key(scene.deck, box)))
+
+    def settle(self) -> bool:
+        """Put the cursor on something that exists; whether it had to move."""
+        found = settle(self.scene, self.boxes(), self.scene.cursor)
+        moved = found != self.scene.cursor
+        self.scene.cursor = found
+        return moved
 
     def current_box(self) -> Box | None:
         return next((box for box in self.boxes() if box.raw == self.scene.cursor.box), None)

@@ -99,6 +99,8 @@ class FleetScreen(Screen[None], inherit_bindings=False):
             text = f"flightdeck: {width}x{height} is too small, {TINY_W}x{TINY_H} is the least"
             self._line("tiny", Row(width).add(text, "text").done())
             return
+        if app.settle():
+            changed = None
         self.draw_header()
         self.draw_bottom()
         boxes = app.boxes()

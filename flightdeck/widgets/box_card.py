@@ -30,7 +30,7 @@ class Drawn:
         self.lines.append(line)
 
 
-SUMMARY_CELLS = 30
+SUMMARY_CELLS = 26
 STATE_TONES = {"up": "ok", "late": "warn", "blind": "warn", "down": "bad", "new": "info"}
 STATE_WORDS = {"late": "LATE", "blind": "NO SENSOR DATA", "down": "DOWN", "new": "NO SAMPLES YET"}
 
@@ -58,9 +58,10 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
     state = deck.box_state(box)
     history = deck.history(box)
     sample = history.latest
+    named = max(8, min(18, width // 12))
     row = Row(width, "s" if focused else "")
     row.add(f"{scene.glyphs.mark} " if focused else "  ", "focus+b")
-    row.add(box.name, "bright" if focused else "text", max(8, min(18, width // 9))).add(" ")
+    row.add(box.name, "bright" if focused else "text", named).add(" ")
     if state == "down":
         row.add("DOWN", "bad+b").add(f"  last sample {units.ago(deck.sample_age(box))}", "dim")
         return row.right((_lane_summary(scene, box), "dim"), (" ", "dim")).done()
@@ -68,7 +69,7 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
     if width < 100:
         hardware = hardware.removeprefix("NVIDIA ").removeprefix("AMD ")
     summary = SUMMARY_CELLS if width >= 116 else 0
-    row.add(fit(hardware, max(0, min(30, width - 71 - summary))), "dim").add(" ")
+    row.add(fit(hardware, max(0, min(30, width - 63 - named - summary))), "dim").add(" ")
     temp = None
     if sample is not None:
         temp = sample.cpu_temp_c if units.known(sample.cpu_temp_c) else sample.zone_max_c

@@ -33,6 +33,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()
         self.sent = b""
+        self.misread = 0
         code = f"{prelude}\nimport sys\nsys.argv[0] = 'flightdeck'\nfrom flightdeck.cli import main\nmain()"
         base = {name: value for name, value in os.environ.items() if not name.startswith(("FLIGHTDECK_", "TEXTUAL"))}
         full = {**base, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLORTERM": "truecolor", "TZ": "UTC", **env}
@@ -63,8 +64,9 @@ class Terminal:
                 self.sent += data
                 try:
                     self._stream.feed(data)
-                except (TypeError, IndexError):
-                    pass  # the emulator does not know every sequence of keyboard protocols
+                except Exception:  # the emulator does not know every sequence; its parser is dead after one
+                    self._stream = pyte.ByteStream(self._screen)
+                    self.misread += 1
 
     def screen(self) -> str:
         with self._lock:

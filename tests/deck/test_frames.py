@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -97,9 +98,10 @@ def test_a_dead_box_keeps_its_hour_and_an_end_mark() -> None:
     fleet = twelve_boxes()
     fleet.boxes = [pair for pair in fleet.boxes if pair[0]["box"] == "attic"]
     text = render_frame(fleet.first(), (120, 40)).text
-    row = next(line for line in text.split("\n") if "GPU C" in line and "x " in line)
     assert "DOWN" in text and "stalled (76)" in text
-    assert any(0x2800 < ord(char) < 0x2900 for char in row.split("x ")[0])
+    ends = {match.end() for match in re.finditer(r"^.*[\u2801-\u28ff ]x(?= {3})", text, re.MULTILINE)}
+    assert len(ends) == 7  # one for each trace, all at the same column
+    assert len({line.rindex("x ") for line in text.split("\n") if re.search(r"[\u2801-\u28ff ]x {3}", line)}) == 1
 
 
 def test_a_lost_gpu_shows_its_last_values_and_their_age() -> None:

@@ -46,7 +46,18 @@ def test_every_key_can_be_pressed_anywhere() -> None:
 def test_arrows_and_hjkl_reach_every_lane_and_job(size: tuple[int, int]) -> None:
     async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         visited = set()
-        for key in [*["j"] * 8, "l", *["down"] * 8, "right", *["k", "up"] * 8, "h", *["j"] * 8, "l", "l", *["j"] * 8]:
+        for key in [
+            *["j"] * 8,
+            "l",
+            *["down"] * 8,
+            "right",
+            *["j"] * 8,
+            "l",
+            *["j"] * 8,
+            *["k", "up"] * 8,
+            "h",
+            *["j"] * 8,
+        ]:
             visited.add((app.scene.cursor.box, app.scene.cursor.lane, app.scene.cursor.job))
             await pilot.press(key)
         lanes = {(box.raw, row.raw_queue, "") for box in app.boxes() for row in app.scene.lanes(box)}

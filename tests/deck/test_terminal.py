@@ -151,7 +151,10 @@ def test_a_tiny_terminal_is_survived(terminal: Open, fleet_url: str, size: tuple
     deck.resize(120, 40)
     deck.wait_for("attic")
     deck.resize(20, 3)
-    eventually(lambda: "too small" in deck.screen() or "flightdeck: 20x3" in deck.screen(), what=deck.screen())
+    eventually(
+        lambda: "too small" in deck.screen() or "flightdeck: 20x3" in deck.screen(),
+        what=f"{deck.misread} misread, {deck.sent[-3000:]!r}",
+    )
     deck.resize(0, 0)
     deck.resize(100, 30)
     deck.wait_for("attic")
@@ -234,7 +237,7 @@ def test_read_only_writes_nothing(terminal: Open, store: Store) -> None:
     deck = opened(terminal, store.url, "--read-only")
     deck.keys("pPrRB u x X !")
     deck.keys("?")
-    deck.wait_for("Read-only")
+    deck.wait_for("Moving")
     leave(deck)
     assert deck.wait_gone() == 0
     with store.connect("test") as db:
