@@ -25,6 +25,7 @@ from tests.lane.fleet import (
     row,
     runs,
     start_lane,
+    start_orchestrator,
     status,
     stop,
 )  # fmt: skip
@@ -389,6 +390,24 @@ def test_stopped_lane_whose_jobs_were_given_away_changes_nothing_when_it_continu
     assert eventually(lambda: heartbeat(db)["last_exit_code"]) == 77
     stop(frozen)
     assert row(db, job)["claimed_box"] == "b2"
+
+
+def test_a_short_freeze_loses_nothing(store: Store, db: Db, processes: Processes, tmp_path: Path) -> None:
+    start_orchestrator(processes, store)
+    lane = start_lane(processes, store)
+    job = add(db, "touch_and_wait", {"path": str(tmp_path / "pid")})
+    pid_in(tmp_path / "pid")
+    lane.send_signal(signal.SIGSTOP)
+    eventually(lambda: (db.now() - heartbeat(db)["last_seen"]).total_seconds() > 5)
+    lane.send_signal(signal.SIGCONT)
+    (tmp_path / "pid.go").touch()
+    done = ended(db, job)
+    assert (done["status"], done["attempt"], [e["event_type"] for e in history(db, job)]) == (
+        "completed",
+        1,
+        ["completed"],
+    )
+    stop(lane)
 
 
 def test_a_result_that_comes_after_the_claim_was_lost_is_dropped(
