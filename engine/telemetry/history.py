@@ -31,7 +31,7 @@ _MINUTE = timedelta(minutes=1)
 
 # What the overview draws of an hour.
 _BOX_DRAWN = (
-    "cpu_pct", "core_max_pct", "cpu_mhz", "cpu_temp_c", "mem_used_mb", "mem_total_mb", "zone_max_c", "net_rx_bps",
+    "cpu_pct", "core_max_pct", "load1", "cpu_mhz", "cpu_temp_c", "mem_used_mb", "mem_total_mb", "zone_max_c", "net_rx_bps",
     "net_tx_bps", "disk_read_bps", "disk_write_bps", "cpu_throttle_ms", "throttle_index", "power_ms", "thermal_ms",
     "brakes",
 )  # fmt: skip
