@@ -21,10 +21,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from flightdeck.plan import Plan, Program, control_path
 
 log = logging.getLogger("flightdeck.supervise")
 
@@ -34,45 +35,6 @@ STEADY_AFTER_S = 30.0  # a program that lived so long starts afresh with the sho
 KILL_WAIT_S = 2.0
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True)
-class Program:
-    """One program: a name for people, its command line, what it has in its environment beyond ours.
-
-    ``after_s``: start so many seconds after the supervisor.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    after_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to run and where. ``keep``: an ``embedded:`` URL whose server must outlive the programs.
-
-    ``orphan``: what to do when the owner is gone without a word, "stop" or "drain".
-    """
-
-    programs: tuple[Program, ...]
-    directory: str
-    keep: str | None = None
-    stop_s: float = 5.0  # "stop": seconds from asking to killing
-    drain_s: float = 40.0  # "drain": the same
-    orphan: str = "stop"
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        data = json.loads(text)
-        programs = tuple(
-            Program(p["name"], tuple(p["argv"]), dict(p["env"]), p["after_s"]) for p in data.pop("programs")
-        )
-        return cls(programs=programs, **data)
 
 
 class _Running:
@@ -286,148 +248,10 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _runs(pid: int) -> bool:
-    """Whether a process that is not our child still runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@contextlib.contextmanager
-def signals_unwind(code: int | None = None) -> Iterator[None]:
-    """SIGTERM, SIGINT and SIGHUP raise SystemExit in the main thread, so that whoever started something also stops it.
-
-    ``code``: the exit code, by default 128 + signal. After the first one they are ignored: the stopping is bounded.
-    """
-
-    def unwind(number: int, _frame: object) -> None:
-        for other in before:
-            signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(128 + number if code is None else code)
-
-    before = {n: signal.signal(n, unwind) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class Line:
-    """The deck's end of a connection to a supervisor."""
-
-    def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
-        self._sock = sock
-        self._process = process
-        self._rest = b""
-
-    def ask(self, what: str, timeout_s: float = 3.0) -> dict[str, Any]:
-        """Send one request and return the status. Raises OSError (also on a timeout)."""
-        self._sock.settimeout(timeout_s)
-        self._sock.sendall(json.dumps({"do": what}).encode() + b"\n")
-        while b"\n" not in self._rest:
-            if not (data := self._sock.recv(65536)):
-                raise ConnectionResetError("the supervisor is gone")
-            self._rest += data
-        line, self._rest = self._rest.split(b"\n", 1)
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def end(self, what: str, timeout_s: float) -> bool:
-        """Ask to ``stop`` or ``drain`` and wait until the supervisor has ended; False if it has not in time."""
-        deadline = time.monotonic() + timeout_s
-        pid: int | None = None
-        try:
-            pid = self.ask(what)["pid"]
-            while time.monotonic() < deadline:
-                self._sock.settimeout(max(0.1, deadline - time.monotonic()))
-                if not self._sock.recv(65536):
-                    break
-        except TimeoutError:
-            return False
-        except OSError:
-            pass  # gone already
-        if self._process is not None:
-            try:
-                self._process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                return False
-        while self._process is None and pid is not None and _runs(pid):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.02)
-        return True
-
-    def alive(self) -> bool:
-        """Whether the supervisor still answers."""
-        try:
-            self.ask("status")
-        except OSError:
-            return False
-        return True
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    def close(self) -> None:
-        self._sock.close()
-
-
-def start(plan: Plan, env: Mapping[str, str] | None = None) -> Line:
-    """Start a supervisor for ``plan`` in a process of its own, with this process as its owner.
-
-    ``env``: the environment of everything in the plan, default ours.
-    """
-    directory = Path(plan.directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    plan_path = directory / "plan.json"
-    plan_path.unlink(missing_ok=True)
-    with os.fdopen(os.open(plan_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(plan.to_json())  # it holds the database's URL, password and all
-    ours, theirs = socket.socketpair()
-    with (directory / "supervisor.log").open("wb") as output:
-        process = subprocess.Popen(
-            (sys.executable, "-m", "flightdeck.supervise", str(plan_path), str(theirs.fileno())),
-            env=None if env is None else dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
-    theirs.close()
-    return Line(ours, process)
-
-
-def attach(directory: Path) -> Line | None:
-    """Connect to the supervisor that runs in ``directory``; None if there is none."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(2.0)
-    try:
-        with _short(directory) as path:
-            sock.connect(path)
-    except OSError:
-        sock.close()
-        return None
-    return Line(sock)
-
-
-@contextlib.contextmanager
-def _short(directory: Path) -> Iterator[str]:
-    """The socket's path in a form that always fits: socket paths are limited to 107 bytes, data directories are not."""
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/control.sock"
-    finally:
-        os.close(folder)
-
-
 def _listen(directory: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     (directory / "control.sock").unlink(missing_ok=True)
-    with _short(directory) as path:
+    with control_path(directory) as path:
         sock.bind(path)
     os.chmod(directory / "control.sock", 0o600)
     sock.listen(4)

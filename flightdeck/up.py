@@ -14,8 +14,9 @@ from engine import config as engine_config
 from engine.errors import ConfigError
 from engine.store import Store, open_store
 from engine.store.migrate import ensure_schema, migrate
-from flightdeck import supervise
-from flightdeck.supervise import Line, Plan, Program
+from flightdeck import lifeline
+from flightdeck.lifeline import Line
+from flightdeck.plan import Plan, Program
 
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
@@ -159,7 +160,7 @@ def main(*, config: str | None = None, no_deck: bool = False, **looks: Any) -> N
         from flightdeck.term.session import check_terminal
 
         check_terminal()
-    with supervise.signals_unwind(0 if no_deck else None):
+    with lifeline.signals_unwind(0 if no_deck else None):
         _show(Path(config) if config else None, no_deck, looks)
 
 
@@ -185,7 +186,7 @@ def begin(config_path: Path | None = None, gpus: Callable[[], int] | None = None
     data = read_config(config_path)
     apply_config(data)
     store = open_store()
-    line = supervise.attach(run_dir())
+    line = lifeline.attach(run_dir())
     if line is not None:
         line.ask("own")
         return store, line
@@ -193,7 +194,7 @@ def begin(config_path: Path | None = None, gpus: Callable[[], int] | None = None
         migrate(store)  # what the orchestrator would do first; here a refusal is seen by whoever typed the command
     else:
         ensure_schema(store)
-    return store, supervise.start(plan(store, data, gpus or count_gpus))
+    return store, lifeline.start(plan(store, data, gpus or count_gpus))
 
 
 def _ask(app: FlightDeckApp, answer: list[str]) -> None:

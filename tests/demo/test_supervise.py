@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flightdeck import supervise
-from flightdeck.supervise import Line, Plan, Program
+from flightdeck import lifeline
+from flightdeck.lifeline import Line
+from flightdeck.plan import Plan, Program
 from tests.support import Processes, eventually
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(600)")
@@ -33,7 +34,7 @@ def lines() -> Iterator[list[Line]]:
 
 
 def begin(tmp_path: Path, lines: list[Line], *programs: Program, stop_s: float = 3.0) -> Line:
-    line = supervise.start(Plan(programs, str(tmp_path / "run"), stop_s=stop_s))
+    line = lifeline.start(Plan(programs, str(tmp_path / "run"), stop_s=stop_s))
     lines.append(line)
     return line
 
@@ -78,15 +79,15 @@ def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path, lines: list[Li
 
 def test_a_deck_that_is_killed_takes_everything_with_it(tmp_path: Path, processes: Processes) -> None:
     script = (
-        "import sys, time; from flightdeck import supervise as s;"
-        f"line = s.start(s.Plan((s.Program('a', {SLEEPER!r}),), {str(tmp_path / 'run')!r}, stop_s=2.0));"
+        "import sys, time; from flightdeck import lifeline as s, plan as p;"
+        f"line = s.start(p.Plan((p.Program('a', {SLEEPER!r}),), {str(tmp_path / 'run')!r}, stop_s=2.0));"
         "print(line.pid, flush=True); time.sleep(600)"
     )
     deck = processes.spawn([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert deck.stdout is not None
     supervisor = int(deck.stdout.readline())
     deck.stdout.close()
-    other = eventually(lambda: supervise.attach(tmp_path / "run"))
+    other = eventually(lambda: lifeline.attach(tmp_path / "run"))
     program = eventually(lambda: pid_of(other, "a"))
     other.close()
     deck.kill()
@@ -103,13 +104,13 @@ def test_a_killed_supervisor_takes_its_programs_with_it(tmp_path: Path, lines: l
 
 def test_left_alone_it_keeps_working_and_can_be_stopped_later(tmp_path: Path, processes: Processes) -> None:
     script = (
-        "import sys; from flightdeck import supervise as s;"
-        f"line = s.start(s.Plan((s.Program('a', {SLEEPER!r}),), {str(tmp_path / 'run')!r}, stop_s=2.0));"
+        "import sys; from flightdeck import lifeline as s, plan as p;"
+        f"line = s.start(p.Plan((p.Program('a', {SLEEPER!r}),), {str(tmp_path / 'run')!r}, stop_s=2.0));"
         "line.ask('leave'); line.close()"
     )
     first = processes.spawn([sys.executable, "-c", script])
     assert first.wait(30) == 0
-    later = eventually(lambda: supervise.attach(tmp_path / "run"))
+    later = eventually(lambda: lifeline.attach(tmp_path / "run"))
     try:
         pid = eventually(lambda: pid_of(later, "a"))
         assert later.ask("own")["owned"]
@@ -117,7 +118,7 @@ def test_left_alone_it_keeps_working_and_can_be_stopped_later(tmp_path: Path, pr
         assert later.end("stop", 10.0)
         later.close()
     assert pid and gone(pid)
-    assert supervise.attach(tmp_path / "run") is None
+    assert lifeline.attach(tmp_path / "run") is None
 
 
 def test_the_plan_is_readable_by_its_owner_only(tmp_path: Path, lines: list[Line]) -> None:

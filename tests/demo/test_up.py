@@ -16,7 +16,7 @@ import engine
 from engine import config
 from engine.errors import ConfigError
 from engine.store import Store
-from flightdeck import supervise, up
+from flightdeck import lifeline, up
 from tests.demo.terminal import Terminal
 from tests.support import Processes, command, eventually
 
@@ -35,7 +35,7 @@ def environment(tmp_path: Path, store: Store) -> Iterator[dict[str, str]]:
         "FLIGHTDECK_GRACE": "2",
     }
     yield values
-    line = supervise.attach(tmp_path / "data/flightdeck/up" / values["FLIGHTDECK_BOX"])
+    line = lifeline.attach(tmp_path / "data/flightdeck/up" / values["FLIGHTDECK_BOX"])
     if line is not None:
         line.end("stop", 30)
     left = [
@@ -89,7 +89,7 @@ def test_left_running_it_is_joined_by_the_next_up(
     first = processes.spawn([sys.executable, "-c", leave], env=environment)
     assert first.wait(60) == 0, processes.log(first)
     run_dir = tmp_path / "data/flightdeck/up" / environment["FLIGHTDECK_BOX"]
-    line = eventually(lambda: supervise.attach(run_dir), 30)
+    line = eventually(lambda: lifeline.attach(run_dir), 30)
     pid = line.ask("status")["pid"]
     second = begin(processes, environment)
     eventually(lambda: line.ask("status")["owned"], 60)
@@ -97,7 +97,7 @@ def test_left_running_it_is_joined_by_the_next_up(
     line.close()
     second.send_signal(signal.SIGTERM)
     assert second.wait(90) == 0
-    assert supervise.attach(run_dir) is None
+    assert lifeline.attach(run_dir) is None
 
 
 def test_q_asks_what_becomes_of_the_box(environment: dict[str, str], processes: Processes, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_q_asks_what_becomes_of_the_box(environment: dict[str, str], processes: 
             assert terminal.wait() == 0
         finally:
             terminal.close()
-        line = supervise.attach(run_dir)
+        line = lifeline.attach(run_dir)
         assert (line is not None) == stays
         if line is not None:
             line.close()
