@@ -114,11 +114,12 @@ def plan(directory: Path, url: str, server_url: str) -> Plan:
         "FLIGHTDECK_LOG_LEVEL": "warning",
         "XDG_DATA_HOME": str(directory / "data"),  # jobs' logs stay out of the user's own
     }
+    here = {"FLIGHTDECK_BOX": config.box_name()}  # --box reaches them all
     # Not all at once: the deck's first frame needs a processor too.
     programs = [
         Program("recorders", (python, "-m", "flightdeck.demo.recorders"), common, after_s=0.5),
         Program("orchestrator", (python, "-m", "engine.commands", "queue-orchestrator"), common, after_s=0.8),
-        Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), common, after_s=1.0),
+        Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), common | here, after_s=1.0),
         Program("workload", (python, "-m", "flightdeck.demo.workload"), common, after_s=1.2),
     ]
     for number, (box, queue, project, slots) in enumerate(LANES):

@@ -133,10 +133,10 @@ class GpuModel:
 
     def _lull(self, dt_s: float) -> float:
         """Between two frames or batches a job waits for its data: less work for a few seconds, now and then."""
-        if self.lull_left_s <= 0 and self.rng.random() < dt_s / 40.0:
+        if self.lull_left_s <= 0 and self.rng.random() < dt_s / 150.0:
             self.lull_left_s = self.rng.uniform(2.0, 9.0)
         self.lull_left_s -= dt_s
-        return 0.55 if self.lull_left_s > 0 else 1.0
+        return 0.8 if self.lull_left_s > 0 else 1.0
 
     def _brake(self, dt_s: float, util: float) -> tuple[float, int]:
         """Seconds in this step during which the power supply pulls the brake, and its rising edges."""

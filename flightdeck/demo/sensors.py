@@ -183,9 +183,11 @@ def _gpu(index: int, profile: GpuProfile, reading: GpuReading) -> GpuSample:
 def planned(profile: BoxProfile) -> Iterator[Load]:
     """What the box was busy with in the hour before the demo: one load per step, the same for the same profile."""
     kinds = [[k for k in _NODES_OF[project] if EFFECTS[k].gpu] for project, _ in profile.gpu_of_project]
-    gpu_slots = [_Slot(random.Random(profile.seed * 7 + i), kind, (40, 260), (2, 30)) for i, kind in enumerate(kinds)]
+    gpu_slots = [
+        _Slot(random.Random(profile.seed * 7 + i), kind, (240, 840), (20, 150)) for i, kind in enumerate(kinds)
+    ]
     cpu_kinds = [k for project, _ in profile.gpu_of_project for k in _NODES_OF[project] if not EFFECTS[k].gpu]
-    cpu_slots = [_Slot(random.Random(profile.seed * 13 + i), cpu_kinds, (20, 150), (4, 90)) for i in range(2)]
+    cpu_slots = [_Slot(random.Random(profile.seed * 13 + i), cpu_kinds, (100, 420), (20, 200)) for i in range(2)]
     known: dict[tuple[tuple[str, int], ...], Load] = {}
     for step in range(int(HOUR_S / STEP_S)):
         at = step * STEP_S

@@ -48,7 +48,7 @@ class Writer:
     def _turntable(self) -> dict[str, Any]:
         """A GPU, then a CPU."""
         scene = self._rng.choice(_SCENES)
-        render = {"frames": [], "seconds": self._s(20, 60)}
+        render = {"frames": [], "seconds": self._s(60, 180)}
         return {
             "name": f"turntable_{scene}",
             "nodes": [
@@ -72,7 +72,7 @@ class Writer:
                     "node": "transcribe",
                     "gpu": True,
                     "model": "lyra-large",
-                    "inputs": {"minutes": self._rng.randint(6, 30), "seconds": self._s(12, 34)},
+                    "inputs": {"minutes": self._rng.randint(6, 30), "seconds": self._s(40, 110)},
                 },
                 {
                     "id": "publish",
@@ -106,7 +106,7 @@ class Writer:
                 "gpu": True,
                 "model": "aurora-xl",
                 "depends_on": parts,
-                "inputs": {"frames": [{"$from": f"{part}.frames"} for part in parts], "seconds": self._s(24, 80)},
+                "inputs": {"frames": [{"$from": f"{part}.frames"} for part in parts], "seconds": self._s(80, 260)},
             },
             {
                 "id": "upscale",
@@ -114,7 +114,7 @@ class Writer:
                 "gpu": True,
                 "model": "upscaler-4x",
                 "depends_on": ["render"],
-                "inputs": {"frames": {"$from": "render.frames"}, "seconds": self._s(7, 18)},
+                "inputs": {"frames": {"$from": "render.frames"}, "seconds": self._s(20, 60)},
             },
             {
                 "id": "compose",
@@ -141,7 +141,7 @@ class Writer:
                     "gpu": True,
                     "model": "lyra-large",
                     "depends_on": ["fetch"],
-                    "inputs": {"minutes": {"$from": "fetch.minutes"}, "seconds": self._s(18, 55)},
+                    "inputs": {"minutes": {"$from": "fetch.minutes"}, "seconds": self._s(60, 170)},
                 },
                 {"id": "diarize", "node": "diarize", "depends_on": ["fetch"], "inputs": diarize},
                 {
@@ -153,7 +153,7 @@ class Writer:
                     "inputs": {
                         "words": {"$from": "transcribe.words"},
                         "speakers": {"$from": "diarize.speakers"},
-                        "seconds": self._s(10, 32),
+                        "seconds": self._s(30, 90),
                     },
                 },
                 {
