@@ -135,6 +135,8 @@ class FlightDeckApp(App[int], inherit_bindings=False):
     def take_in(self, update: Update) -> None:
         """Take one update into the read model; draw soon what cannot wait, the rest together every other second."""
         changed, urgent = self.deck.apply(update)
+        if self._exit:
+            return
         if self.frozen is not None:
             self.draw_now(set())
             return

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from flightdeck.actions import Action
 from flightdeck.screens.sheet import Sheet
-from flightdeck.widgets.lines import Line, LineView, Row
+from flightdeck.widgets.lines import Line, Row
 
 
 class CommandsScreen(Sheet[str]):
@@ -30,7 +30,7 @@ class CommandsScreen(Sheet[str]):
 
     def compose(self) -> ComposeResult:
         yield Input(id="typed", select_on_focus=False)
-        yield LineView(id="sheet", classes="sheet")
+        yield self.view
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()

@@ -46,9 +46,10 @@ class ConfirmScreen(ModalScreen[str], inherit_bindings=False):
         self.details = list(details)
         self.choices = [*choices, Choice("", "b", "back")]
         self.index = len(self.choices) - 1
+        self.view = LineView(id="dialog")
 
     def compose(self) -> ComposeResult:
-        yield LineView(id="dialog")
+        yield self.view
 
     def on_mount(self) -> None:
         for choice in self.choices:
@@ -75,7 +76,7 @@ class ConfirmScreen(ModalScreen[str], inherit_bindings=False):
         body += [Row(inner).done(), self._buttons(inner), Row(inner).done()]
         lines += [[(g.sides[0] + " ", "warn"), *line, (" " + g.sides[1], "warn")] for line in body]
         lines.append([(g.bottom[0], "warn"), (g.bottom[1] * (width - 2), "warn"), (g.bottom[2], "warn")])
-        view = self.query_one("#dialog", LineView)
+        view = self.view
         view.styles.width, view.styles.height = width, len(lines)
         view.show(lines, app.ink, g.ascii)
 
@@ -104,7 +105,7 @@ class ConfirmScreen(ModalScreen[str], inherit_bindings=False):
         self.dismiss(answer)
 
     def on_click(self, event: events.Click) -> None:
-        view = self.query_one("#dialog", LineView)
+        view = self.view
         if event.screen_y != view.region.y + view.region.height - 3:
             return
         column = view.region.x + 2
@@ -127,10 +128,12 @@ class PromptScreen(ModalScreen[str], inherit_bindings=False):
     def __init__(self, label: str, value: str = "", about: str = "") -> None:
         super().__init__()
         self.label, self.value, self.about = label, value, about
+        self.view = LineView(id="label")
+        self.box = Vertical(classes="box")
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
-            yield LineView(id="label")
+        with self.box:
+            yield self.view
             yield Input(self.value, id="typed", select_on_focus=False)
 
     def on_mount(self) -> None:
@@ -143,12 +146,10 @@ class PromptScreen(ModalScreen[str], inherit_bindings=False):
     def redraw(self, changed: set[str] | None = None) -> None:
         app = cast("FlightDeckApp", self.app)
         width = min(70, max(20, self.size.width - 4))
-        box = self.query_one(Vertical)
-        box.styles.width = width
-        view = self.query_one("#label", LineView)
-        view.styles.height = 1
+        self.box.styles.width = width
+        self.view.styles.height = 1
         line = Row(width).add(f" {self.label} ", "title").add(f"  {self.about}", "dim").done()
-        view.show([line], app.ink, app.glyphs.ascii)
+        self.view.show([line], app.ink, app.glyphs.ascii)
 
     def redraw_old(self, older_than_s: float) -> None:
         """Nothing here ages."""

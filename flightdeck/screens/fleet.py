@@ -54,23 +54,28 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         super().__init__()
         self.arrangement = Arrangement((), 1)
         self._tabs = Tabs([])
-        self.ready = False  # the lines are there to be drawn on
+        self.ready = False  # between mount and unmount; updates also come before and after
+        self.lines = {name: LineView(id=name) for name in ("tiny", "header", "banner", "events", "keys")}
+        self.body = Container(id="fleet")
+        self.panes: list[BoxPane] = []
 
     @property
     def deck_app(self) -> FlightDeckApp:
         return cast("FlightDeckApp", self.app)
 
     def compose(self) -> ComposeResult:
-        yield LineView(id="tiny")
-        yield LineView(id="header")
-        yield LineView(id="banner")
-        yield Container(id="fleet")
-        yield LineView(id="events")
-        yield LineView(id="keys")
+        for name in ("tiny", "header", "banner"):
+            yield self.lines[name]
+        yield self.body
+        for name in ("events", "keys"):
+            yield self.lines[name]
 
     def on_mount(self) -> None:
         self.ready = True
         self.redraw()
+
+    def on_unmount(self) -> None:
+        self.ready = False
 
     def on_resize(self) -> None:
         self.redraw()
@@ -110,12 +115,11 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         if arrangement != self.arrangement or not boxes:
             changed = None
             self.arrangement = arrangement
-        fleet = self.query_one("#fleet", Container)
-        panes = list(fleet.query(BoxPane))
+        panes = self.panes
         wanted = max(1, len(arrangement.places))
         while len(panes) < wanted:
             pane = BoxPane()
-            fleet.mount(pane)
+            self.body.mount(pane)
             panes.append(pane)
             changed = None
         for pane in panes[wanted:]:
@@ -147,7 +151,7 @@ class FleetScreen(Screen[None], inherit_bindings=False):
     def redraw_old(self, older_than_s: float) -> None:
         """Redraw panes whose ages may have moved on; those that a sample has just redrawn are left alone."""
         now = self.deck_app.clock.mono()
-        old = {pane.box for pane in self.query(BoxPane) if pane.display and now - pane.drawn_mono >= older_than_s}
+        old = {pane.box for pane in self.panes if pane.display and now - pane.drawn_mono >= older_than_s}
         if old:
             self.redraw(old)
 
@@ -184,4 +188,4 @@ class FleetScreen(Screen[None], inherit_bindings=False):
 
     def _line(self, name: str, line: Line) -> None:
         app = self.deck_app
-        self.query_one(f"#{name}", LineView).show([line], app.ink, app.glyphs.ascii)
+        self.lines[name].show([line], app.ink, app.glyphs.ascii)

@@ -39,13 +39,14 @@ class Sheet(ModalScreen[T], inherit_bindings=False):
         super().__init__(classes="flat")
         self.index = 0
         self.top = 0
+        self.view = LineView(id="sheet", classes="sheet")
 
     @property
     def deck_app(self) -> FlightDeckApp:
         return cast("FlightDeckApp", self.app)
 
     def compose(self) -> ComposeResult:
-        yield LineView(id="sheet", classes="sheet")
+        yield self.view
 
     def rows(self, width: int) -> list[Line]:
         """All rows, as wide as the screen; the chosen one is marked by the sheet."""
@@ -86,7 +87,7 @@ class Sheet(ModalScreen[T], inherit_bindings=False):
             lines.append(Row(width).done())
         shown = f"{min(len(rows), self.top + room)} of {len(rows)}" if len(rows) > room else ""
         lines.append(Row(width).add(f" {self.KEYS}", "dim").right((shown, "faint"), (" ", "text")).done())
-        self.query_one("#sheet", LineView).show(lines, app.ink, app.glyphs.ascii)
+        self.view.show(lines, app.ink, app.glyphs.ascii)
 
     def note(self) -> str:
         return ""

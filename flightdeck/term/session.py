@@ -60,6 +60,8 @@ class Session:
         self._before: list[Any] | None = None
 
     def run(self) -> int:
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)  # exported by some shells; Textual would believe them over the terminal
         try:
             self._before = termios.tcgetattr(self._fd)
         except termios.error:

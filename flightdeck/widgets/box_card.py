@@ -92,7 +92,8 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
         row.add(f" {lost} LOST", "bad+b")
     row.add(" ")
     for text, style in short_sums(scene, box):
-        row.add(text, style)
+        if row.used + len(text) <= width - summary:
+            row.add(text, style)
     if summary:
         row.right((fit(_lane_summary(scene, box), summary - 2, ">"), "dim"), (" ", "dim"))
     return row.done()
@@ -160,10 +161,10 @@ def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
         *gpu_rows(box, history, deck.now(), width, g, most=2 if height >= 24 else 1),
         memory_row(box, history.latest, width, g),
     ]
-    mine = Shape(len(meters), len(lanes), sum(_wants_detail(lane, scene) for lane in lanes))
-    plan = plan_card(height, mine)
+    shape = Shape(len(meters), len(lanes), sum(_wants_detail(lane, scene) for lane in lanes))
     if scene.shape is not None:
-        plan = plan_card(min(height, scene.shape_height or height), scene.shape.covering(mine))
+        shape = scene.shape.covering(shape)
+    plan = plan_card(min(height, scene.shape_height or height) if scene.shape else height, shape)
     bottom = _bottom(scene, box, width, plan)
     top = max(0, height - len(bottom))
     drawn = Drawn()
@@ -172,7 +173,8 @@ def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     for line in meters:
         drawn.put(faded(line) if deck.box_state(box) == "down" else line)
     if plan.gaps:
-        drawn.put(Row(width).done())
+        for _ in range(1 + shape.meters - len(meters)):
+            drawn.put(Row(width).done())
     _put_lanes(drawn, scene, box, lanes, max(1, top - len(drawn.lines) - 1), plan.details, width)
     if plan.gaps and top - len(drawn.lines) > 2:
         drawn.put(Row(width).done())

@@ -158,7 +158,7 @@ class LineView(Widget):
                 self._lines[y], self._strips[y] = new, None
                 regions.append(Region(0, y, self.size.width, 1))
         if regions:
-            self.refresh(*regions)
+            self.refresh(*regions)  # harmless before mount and after unmount
         return len(regions)
 
     def text(self) -> list[str]:

@@ -61,11 +61,9 @@ def cpu_row(sample: BoxSample | None, width: int, g: Glyphs) -> Line:
     temp, zone = (sample.cpu_temp_c, sample.zone_max_c) if sample is not None else (None, None)
     shown = temp if units.known(temp) else zone
     after: list[Span] = [
-        (_cell(units.number(shown), 5), heat(shown, CPU_WARM_C, CPU_HOT_C)),
-        (" C", "dim"),
+        *_figure(units.number(shown), " C", 7, heat(shown, CPU_WARM_C, CPU_HOT_C)),
         (_cell("", 8), "dim"),
-        (_cell(units.gigahertz(sample.cpu_mhz if sample is not None else None), 5), "text"),
-        (" GHz", "dim"),
+        *_figure(units.gigahertz(sample.cpu_mhz if sample is not None else None), " GHz", 9),
     ]
     return meter_row("CPU", _fraction(pct), "ok", after, width, bar_width(width), g)
 
@@ -112,10 +110,9 @@ def _gpu_row(gpu: GpuSample, box: Box, history: History, now: datetime, width: i
     if gpu.state in ("lost", "error", "asleep"):
         return _absent_row(gpu, label, history, now, width)
     after: list[Span] = [
-        (_cell(units.number(gpu.temp_c), 5), heat(gpu.temp_c, *gpu_limits(device))),
-        (" C", "dim"),
-        (_cell(units.watts(gpu.power_w), 5), "text"),
-        (" W ", "dim"),
+        *_figure(units.number(gpu.temp_c), " C", 7, heat(gpu.temp_c, *gpu_limits(device))),
+        *_figure(units.watts(gpu.power_w), " W", 7),
+        (" ", "dim"),
     ]
     room = width - bar_width(width) - 10 - sum(len(text) for text, _ in after)
     if units.known(gpu.sm_mhz):
@@ -167,6 +164,13 @@ def _many_row(gpus: list[GpuSample], box: Box, width: int, g: Glyphs) -> Line:
 
 def _fraction(pct: float | None) -> float | None:
     return pct / 100.0 if units.known(pct) and pct is not None else None
+
+
+def _figure(number: str, unit: str, width: int, style: str = "text") -> list[Span]:
+    """A figure with its unit, flush right in ``width`` cells; the unit only where there is a figure."""
+    if number == units.NA:
+        return [(_cell(number, width), "faint")]
+    return [(_cell(number, width - len(unit)), style), (unit, "dim")]
 
 
 def _cell(text: str, width: int) -> str:

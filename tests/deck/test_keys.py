@@ -347,6 +347,7 @@ def test_lost_database_is_told_and_comes_back_by_itself() -> None:
             state="lost", at=None, mono=MONO + 5, error="connection refused", next_try_s=8.0, lost_since_mono=MONO + 5
         )
         app.take_in(lost)
+        app.flush()
         clock.pass_by(3.0)
         app.tick()
         await pilot.pause()
@@ -496,3 +497,22 @@ def test_an_empty_database_is_explained() -> None:
         assert "beelink" in seen(app)
 
     fly(None, flight)
+
+
+def test_updates_that_come_while_it_leaves_do_no_harm() -> None:
+    """The feed does not know that the screen is gone already."""
+    fleet = three_boxes()
+    apps = []
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        apps.append(app)
+        await pilot.press("q")
+        app.take_in(fleet.tick(2))
+        app.flush()
+        app.tick()
+
+    fly(fleet, flight)
+    apps[0].take_in(fleet.tick(4))
+    apps[0].draw_now()
+    apps[0].tick()
+    assert apps[0].return_code == 0

@@ -145,8 +145,8 @@ def test_a_dropped_line_ends_the_deck(terminal: Open, fleet_url: str, ignored: b
 
 @pytest.mark.parametrize("size", [(0, 0), (20, 3), (1, 1)])
 def test_a_tiny_terminal_is_survived(terminal: Open, fleet_url: str, size: tuple[int, int]) -> None:
-    """D3: one line; everything is back after a resize."""
-    deck = terminal("--db", fleet_url, size=size)
+    """D3: one line; everything is back after a resize. The terminal counts, not what a shell once exported."""
+    deck = terminal("--db", fleet_url, size=size, env={"COLUMNS": "80", "LINES": "24"})
     eventually(lambda: b"\x1b[?1049h" in deck.sent, what="the deck to start")
     deck.resize(120, 40)
     deck.wait_for("attic")
