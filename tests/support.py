@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -76,3 +78,31 @@ class Processes:
                 process.kill()
         for process in self.started:
             process.wait(timeout=20)
+
+
+class RefusingServer:
+    """A port that takes every connection and drops it at once, as a server that starts up or shuts down may."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"postgresql://me:s3cret@127.0.0.1:{self._listener.getsockname()[1]}/fleet?sslmode=disable"
+        self.tries: list[float] = []  # monotonic times
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.tries.append(time.monotonic())
+            client.close()
+
+    def __enter__(self) -> RefusingServer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)

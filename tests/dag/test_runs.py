@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -346,6 +347,41 @@ def test_a_run_inserted_by_plain_sql_is_expanded(db: Db) -> None:
     Hands(db).run_all()
     drain_all(db)
     assert run_row(db, run_id)["status"] == "completed"
+
+
+def test_a_cancelled_run_whose_node_still_runs_never_becomes_running(db: Db) -> None:
+    """Q31: whatever comes late (the first start, the last end, an event, a sweep) finds the run over and leaves it so."""
+    hands = Hands(db)
+    run_id = submit_run(db, DIAMOND)
+    (job,) = hands.take()
+    assert end_run(db, run_id, "cancelled", "stop")
+    late: tuple[Callable[[], object], ...] = (
+        lambda: runs.mark_all_started(db),
+        lambda: runs.mark_started(db, run_id),
+        lambda: hands.end(job, status="completed"),
+        lambda: advance(db, run_id, GraphCache()),
+        lambda: runs._complete(db, run_id),
+        lambda: runs.look_again(db, unexpanded=False),
+        lambda: drain_all(db),
+        lambda: end_run(db, run_id, "failed", "too late"),
+    )
+    for act in late:
+        act()
+        row = run_row(db, run_id)
+        assert (row["status"], row["error"], row["started_at"]) == ("cancelled", "stop", None)
+        assert set(statuses(db, run_id)) == {"a"}
+
+
+def test_an_expansion_that_finds_its_run_over_queues_nothing(db: Db) -> None:
+    """Q31: the run was cancelled between the end of its node and the dispatch."""
+    hands = Hands(db)
+    run_id = submit_run(db, DIAMOND)
+    hands.run_all()
+    assert end_run(db, run_id, "cancelled", "stop")
+    assert advance(db, run_id, GraphCache()) == "over"
+    assert drain_all(db).events == 1
+    assert statuses(db, run_id) == {"a": "completed"}
+    assert run_row(db, run_id)["status"] == "cancelled"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from engine.commands import options
 from engine.errors import ConfigError
 from engine.store import Store
 from tests.lane.fleet import start_lane
-from tests.support import ROOT, Processes, command, eventually
+from tests.support import ROOT, Processes, RefusingServer, command, eventually
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
@@ -57,16 +57,20 @@ def test_an_app_that_does_not_exist_exits_2(sqlite_store: Store, processes: Proc
 
 
 def test_unreachable_database_once_exits_1_otherwise_it_is_waited_for(processes: Processes) -> None:
-    url = "postgresql://u:hush@127.0.0.1:1/nowhere"
-    once = processes.spawn(command("queue-claim-worker", "--queue", "default", "--db", url, "--once"))
-    assert once.wait(60) == 1
-    waits = processes.spawn(command("queue-claim-worker", "--queue", "default", "--db", url))
-    eventually(lambda: "database unreachable" in processes.log(waits))
-    assert waits.poll() is None
-    assert "hush" not in processes.log(once) + processes.log(waits)
-    assert processes.log(waits).count("unreachable") == 1
-    waits.terminate()
-    waits.wait(20)
+    """Q15: however often it is tried, one line."""
+    with RefusingServer() as server:
+        once = processes.spawn(command("queue-claim-worker", "--queue", "default", "--db", server.url, "--once"))
+        assert once.wait(60) == 1
+        before = len(server.tries)
+        waits = processes.spawn(command("queue-claim-worker", "--queue", "default", "--db", server.url))
+        eventually(lambda: len(server.tries) >= before + 7)
+        assert waits.poll() is None
+        log = processes.log(waits)
+        assert "s3cret" not in processes.log(once) + log
+        assert (log.count("unreachable"), log.count("\n")) == (1, 1), log
+        assert server.tries[before + 6] - server.tries[before + 5] >= 0.4, "no hot loop"
+        waits.terminate()
+        waits.wait(20)
 
 
 def test_another_machine_of_the_same_name_is_refused(sqlite_store: Store, processes: Processes) -> None:

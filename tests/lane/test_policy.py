@@ -12,7 +12,7 @@ from engine.lane import devices, exits, watchdogs
 from engine.lane.ahead import Ahead
 from engine.lane.duty import Duty
 from engine.lane.lane import LaneOptions
-from engine.lane.link import Link
+from engine.lane.link import Backoff, Link
 from engine.lane.protocol import ProtocolError, Reader, pack
 from engine.lane.start import check
 from engine.queue.controls import Order
@@ -162,3 +162,17 @@ def test_an_outage_is_one_line_however_often_it_is_noticed(caplog: pytest.LogCap
         link.works("keeper")
     assert link.down_since is None
     assert len(caplog.records) == 2
+
+
+def test_pauses_grow_to_a_second_with_jitter_and_start_small_again() -> None:
+    """Q15: neither a hot loop nor all lanes at the same moment."""
+    runs = [[backoff.wait_s() for _ in range(12)] for backoff in (Backoff(), Backoff())]
+    assert runs[0] != runs[1], "two lanes do not knock in step"
+    for waits in runs:
+        assert 0.03 < waits[0] < 0.1 and all(0.6 < wait < 1.4 for wait in waits[6:])
+        assert waits[4] > 4 * waits[0]
+    backoff = Backoff()
+    for _ in range(12):
+        backoff.wait_s()
+    backoff.reset()
+    assert backoff.wait_s() < 0.1

@@ -292,6 +292,7 @@ def test_the_rescue_leaves_a_job_alone_that_was_completed_meanwhile(db: Db, lane
         "update workflow_node_jobs set lease_expires_at = {after[s]} where status = 'running'", s=60.0
     )  # and the other was renewed
     assert _requeue(db, NODE, rows, "lease_lapsed", "test") == 0
+    assert _requeue(db, NODE, [row for row in rows if row["id"] == jobs[0].id], "lane_lost", "test") == 0
     assert by_status(db) == {"completed": 1, "running": 1}
     drain_all(db)
     assert run_row(db, run_id)["status"] == "running"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -16,7 +17,7 @@ from engine.orchestrator.leader import Leader
 from engine.orchestrator.loop import run_orchestrator
 from engine.store import Db, Store
 from tests.dag.steps import DIAMOND, Hands, run_row, statuses
-from tests.support import Processes, command, eventually
+from tests.support import Processes, RefusingServer, command, eventually
 
 
 def start(processes: Processes, store: Store, box: str = "head", *args: str) -> subprocess.Popen[bytes]:
@@ -118,6 +119,23 @@ def test_it_survives_the_loss_of_its_sessions(pg_store: Store, processes: Proces
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert processes.log(process).count("database lost") <= 3
+
+
+def test_however_often_it_tries_it_says_once_that_the_database_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Q15: one line for the change of state, and ever longer pauses."""
+    stop = threading.Event()
+    with RefusingServer() as server, caplog.at_level("INFO"):
+        thread = threading.Thread(target=run_orchestrator, args=(Store(server.url), stop))
+        thread.start()
+        try:
+            eventually(lambda: len(server.tries) >= 7)
+        finally:
+            stop.set()
+            thread.join(30)
+        assert not thread.is_alive()
+        assert max(after - before for before, after in pairwise(server.tries[4:])) >= 0.4
+    (said,) = caplog.messages
+    assert said.startswith("database lost") and "s3cret" not in said
 
 
 def test_a_restart_does_not_cancel_or_requeue_live_work(store: Store, db: Db, processes: Processes) -> None:

@@ -86,7 +86,8 @@ def test_a_job_asked_to_stop_is_cancelled_instead(db: Db) -> None:
     assert job(db, job_id)["status"] == "cancelled"
 
 
-def test_a_rescue_that_read_a_job_before_it_completed_leaves_it_completed(db: Db) -> None:
+@pytest.mark.parametrize("cause", ["lease_lapsed", "lane_lost"])
+def test_a_rescue_that_read_a_job_before_it_completed_leaves_it_completed(db: Db, cause: str) -> None:
     """Q1: one guarded decision under the row lock: status, fence, owner, unchanged lease."""
     job_id = add_ingest(db)
     worker = lane()
@@ -94,7 +95,7 @@ def test_a_rescue_that_read_a_job_before_it_completed_leaves_it_completed(db: Db
     db.run("update ingest_jobs set lease_expires_at = {past}", past=PAST)
     seen = db.all("select id, fencing_token, claimed_by, lease_expires_at from ingest_jobs")
     finish(db, worker, [Outcome(job_id, one.fencing_token, "completed", "{}")])
-    assert requeue_lost(db, worker.family, seen, "lease_lapsed").stale == {job_id}
+    assert requeue_lost(db, worker.family, seen, cause).stale == {job_id}
     assert job(db, job_id)["status"] == "completed" and kinds(db, job_id) == [("completed", None)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from engine.errors import SchemaMismatch
 from engine.store import Store
 from engine.store.migrate import check_schema, downgrade, ensure_schema, load, migrate, required_version, schema_version
-from tests.support import Processes
+from tests.support import Processes, eventually
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
@@ -75,13 +75,27 @@ def test_a_writer_migrates_an_empty_sqlite_file(tmp_path: Path) -> None:
         assert schema_version(db) == required_version(store)
 
 
-def test_five_processes_migrate_at_once_and_exactly_one_does(empty: Store, processes: Processes) -> None:
-    """Q25"""
+def test_five_processes_migrate_at_once_and_exactly_one_does(
+    empty: Store, processes: Processes, tmp_path: Path
+) -> None:
+    """Q25: they wait for each other at a gate, so that all of them really begin at the same time."""
     script = (
-        "import sys\nfrom engine.store import Store\nfrom engine.store.migrate import migrate\n"
-        "print(len(migrate(Store(sys.argv[1]))))"
+        "import os, sys, time\nfrom engine.store import Store\nfrom engine.store.migrate import migrate\n"
+        "store = Store(sys.argv[1])\nopen(sys.argv[2] + str(os.getpid()), 'w').close()\n"
+        "while not os.path.exists(sys.argv[2] + 'go'):\n    time.sleep(0.001)\nprint(len(migrate(store)))"
     )
-    started = [processes.spawn([sys.executable, "-c", script, empty.url]) for _ in range(5)]
-    assert [process.wait(timeout=120) for process in started] == [0] * 5
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    started = [processes.spawn([sys.executable, "-c", script, empty.url, f"{gate}/"]) for _ in range(5)]
+    eventually(lambda: len(list(gate.iterdir())) == 5, what="all of them ready")
+    (gate / "go").touch()
+    assert [process.wait(timeout=120) for process in started] == [0] * 5, [processes.log(one) for one in started]
     applied = sorted(int(processes.log(process).strip().splitlines()[-1]) for process in started)
     assert applied == [0, 0, 0, 0, len(load(empty.kind))]
+    assert schema_of(empty) == len(load(empty.kind))
+
+
+def schema_of(store: Store) -> int:
+    """How many migrations the ledger has; each stands there once."""
+    with store.connect("test") as db:
+        return int(db.value("select count(*) from engine_schema_version"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from engine.errors import ConfigError, ReadOnlyStore, StoreUnavailable
 from engine.store import Db, Json, Store, adopt
 from engine.store.locks import Exclusive, Presence, new_incarnation, present
-from tests.support import eventually
+from tests.support import RefusingServer, eventually
 
 
 def test_values_come_back_as_python_values(db: Db) -> None:
@@ -92,7 +93,11 @@ def test_an_insert_wakes_a_listener(store: Store) -> None:
 
 
 def test_a_thousand_rows_in_one_statement_send_one_notification(pg_store: Store) -> None:
-    """Q17: notifications are per statement and distinct queue, never per row."""
+    """Q17: notifications are per statement and distinct queue, never per row.
+
+    The server drops equal notifications of a transaction, so what a listener hears does not tell the two apart: the
+    triggers themselves are looked at, too.
+    """
     with pg_store.wakes(("ingest_job_ready",), poll_s=60.0) as wakes, pg_store.connect("test") as db:
         eventually(lambda: wakes.state.listening)
         while wakes.wait(0.1) is not None:
@@ -102,6 +107,11 @@ def test_a_thousand_rows_in_one_statement_send_one_notification(pg_store: Store)
         heard: list[str] = []
         eventually(lambda: heard.extend(w.payload for w in wakes.wait(1.0) or []) or "end" in heard)
         assert sorted(heard) == ["a", "b", "end"]
+        triggers = db.all(
+            "select tgname, tgtype & 1 as per_row from pg_trigger where not tgisinternal and tgrelid in "
+            "('workflow_node_jobs'::regclass, 'ingest_jobs'::regclass)"
+        )
+        assert triggers and not [row["tgname"] for row in triggers if row["per_row"]]
 
 
 def test_listen_comes_back_after_its_session_was_killed(pg_store: Store) -> None:
@@ -119,6 +129,25 @@ def test_listen_comes_back_after_its_session_was_killed(pg_store: Store) -> None
             pass
         db.run("insert into ingest_jobs (task_name) values ('t')")
         eventually(lambda: any(w.channel == "ingest_job_ready" for w in wakes.wait(1.0) or []))
+
+
+def test_a_listener_that_cannot_connect_says_so_once_and_backs_off(caplog: pytest.LogCaptureFixture) -> None:
+    """Q15: one line per change of state, ever longer pauses with jitter; Q13: its reader is told to look meanwhile."""
+    with RefusingServer() as server, caplog.at_level("INFO", "engine.wakes"):
+        with Store(server.url).wakes(("ingest_job_ready",), poll_s=60.0) as wakes:
+            looks = 0
+
+            def tried() -> bool:
+                nonlocal looks
+                looks += wakes.wait(0.05) is not None
+                return len(server.tries) >= 7 and looks >= 3
+
+            eventually(tried)
+            assert not wakes.state.listening and wakes.state.error
+        pauses = [after - before for before, after in pairwise(server.tries)]
+        assert max(pauses[4:]) >= 0.4
+        said = [record.getMessage() for record in caplog.records if record.name == "engine.wakes"]
+        assert len(said) == 1 and said[0].startswith("not listening") and "s3cret" not in said[0]
 
 
 def test_presence_is_seen_while_its_session_lives(store: Store) -> None:
