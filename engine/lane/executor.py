@@ -75,6 +75,11 @@ class Executor:
         self.cancelled: set[int] = set()
         self.current: tuple[int, int, float] | None = None  # id, attempt, since
         self.model = WarmModel(lambda id: self.send("model", model=id))
+        self.pid = os.getpid()
+        self.home = "/"
+        with contextlib.suppress(OSError):
+            self.home = os.getcwd()
+        self.streams = (sys.stdout, sys.stderr)
         self.wants_ctx: dict[Callable[..., Any], bool] = {}
 
     # --- talking to the lane ---
@@ -159,10 +164,14 @@ class Executor:
 
     def serve(self) -> None:
         threading.Thread(target=self.watch_control, name="control", daemon=True).start()
-        while (frame := self.next_job()) is not None:
-            if frame.kind == "job":
-                self.run(frame)
-        self.model.unload()
+        try:
+            while (frame := self.next_job()) is not None:
+                if frame.kind == "job":
+                    self.run(frame)
+            self.model.unload()
+        finally:  # a thread that user code left running may keep this process; the lane is told that it serves no more
+            with contextlib.suppress(OSError):
+                self.jobs_socket.shutdown(socket.SHUT_RDWR)
 
     def run(self, frame: protocol.Frame) -> None:
         """One job from its frame to its ``done``; nothing that user code raises leaves here."""
@@ -189,13 +198,34 @@ class Executor:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+        if os.getpid() != self.pid:  # user code forked, and its child came back here too: only the parent has a job
+            os._exit(0 if status == "completed" else 1)
         with self.book:
             self.current = None
             if number in self.cancelled:
                 self.cancelled.discard(number)
                 status, payload = "cancelled", b""
         self.log.ended(id, attempt)
+        self._tidy()
         self.later("done", payload, no=number, s=status, e=round(elapsed, 6))
+
+    def _tidy(self) -> None:
+        """What a job changed of its process and did not put back must not fail the next one, which is not to blame."""
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that it set
+        with contextlib.suppress(OSError):
+            os.chdir(self.home)  # a working directory that may be gone by now
+        if (
+            sys.stdout is not self.streams[0]
+            or sys.stderr is not self.streams[1]
+            or sys.stdout.closed
+            or sys.stderr.closed
+        ):
+            out, err = self.streams
+            if out.closed:
+                out = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+            if err.closed:
+                err = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+            self.streams = sys.stdout, sys.stderr = out, err
 
     def _call(self, frame: protocol.Frame, head: Mapping[str, Any]) -> tuple[str, bytes]:
         """(completed, result JSON) or (failed, error text)."""

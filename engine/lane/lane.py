@@ -121,6 +121,7 @@ class Lane:
         self.look = True  # there may be something to claim
         self.done = False
         self._changed = False
+        self._empty = True  # no executor, and nothing that one has left behind
         self._stop_signals = 0
         self._news: deque[tuple[str, Any]] = deque()
         self._news_read, self._news_write = os.pipe()
@@ -286,12 +287,19 @@ class Lane:
         if self.fates.bad_app is not None:
             self.done = True
         elif self.duty.holding and not self.duty.off and not self.duty.stops:
+            self._empty = False
             self.crew.start_due(now)
-        elif self.duty.off and not self.crew.has_jobs and self.crew.alive:
-            self.crew.dismiss(GOODBYE_S / 2)
+        elif self.duty.off and not self.crew.has_jobs and not self._empty:
+            self._dismiss(GOODBYE_S / 2)
         if now >= self._housekeeping_at:
             self._housekeeping_at = now + HOUSEKEEPING_S
             self._keep_house()
+
+    def _dismiss(self, timeout_s: float) -> None:
+        """All executors leave, and what they left behind goes with them."""
+        self._empty = True
+        self.crew.dismiss(timeout_s)
+        tree.kill_adopted({self.guard.pid or 0})
 
     def _keep_house(self) -> None:
         self.guard.check()
@@ -397,7 +405,7 @@ class Lane:
 
     def _close(self) -> None:
         """End what runs, let the heartbeat stop last. Every step is bounded."""
-        self.crew.dismiss(GOODBYE_S)
+        self._dismiss(GOODBYE_S)
         if self.book:
             log.warning("%s: leaving %d job(s) to the fleet's sweeps: no database", self.name, len(self.book))
         self.duty.stops = max(1, self.duty.stops)

@@ -64,13 +64,23 @@ class JobLog:
     def ended(self, job_id: int, attempt: int) -> None:
         """The job is over: if it wrote anything, its file gets its name and the slot a new spool."""
         with contextlib.suppress(OSError):
-            if not self._named and os.fstat(1).st_size == 0:
-                return
+            try:
+                if not self._named and os.fstat(1).st_size == 0:
+                    return
+            except OSError:
+                _reopen_standard()  # or the next file that anybody opens would be stdout
             self.name(job_id, attempt)
             fd = open_spool(self._spool)
             os.dup2(fd, 1)
             os.dup2(fd, 2)
             os.close(fd)
+
+
+def _reopen_standard() -> None:
+    """User code closed some of descriptors 0 to 2: make them exist. New descriptors are the lowest free ones."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 def keep_spool(log_dir: Path, slot: int, job_id: int, attempt: int) -> None:

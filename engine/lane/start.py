@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -125,7 +126,9 @@ def _environment() -> dict[str, str]:
         if (value := config.get(name)) is not None and value != config.DEFAULTS[name]
     }
     environment["FLIGHTDECK_INGEST_QUEUES"] = ",".join(config.ingest_queues())
-    paths = [path for path in sys.path if path] + [os.getcwd()]
+    paths = [path for path in sys.path if path]
+    with contextlib.suppress(FileNotFoundError):  # this directory was removed
+        paths.append(os.getcwd())
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return environment
 

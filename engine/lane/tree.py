@@ -200,6 +200,23 @@ def reap_orphans(known: Collection[int]) -> int:
     return reaped
 
 
+def kill_adopted(known: Collection[int], rounds: int = 5) -> int:
+    """Kill all that descends from this process but ``known``. With every executor gone, that is what executors left
+    behind in a session of its own and without our cookie (a daemon): as subreaper we are its parent. How many."""
+    killed = 0
+    for _ in range(rounds):
+        table = _table()
+        roots = [
+            pid for pid, stat in table.items() if stat.parent == os.getpid() and pid not in known and not stat.over
+        ]
+        if not roots:
+            break
+        for pid in [*roots, *_descendants(table, roots)]:
+            _kill(pid)
+        killed += len(roots)
+    return killed
+
+
 def guard(life_fd: int, prefix: str) -> None:
     """Wait for the lane's end of the pipe to close, then kill whatever still carries the lane's cookie."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
