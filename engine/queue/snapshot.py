@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from engine.queue import controls, events
@@ -24,12 +25,13 @@ def queue_view(db: Db, project: str | None = None) -> dict[str, Any]:
     now = db.now()
     queued = _queued(db, project)
     running = _running(db, project)
+    lanes = _lanes(db, project, queued)
     return {
         "at": now,
         "leader": leader(db),
-        "projects": _projects(db, project, queued, running),
+        "projects": _projects(project, queued, running, lanes),
         "queued": queued,
-        "lanes": _lanes(db, project, queued),
+        "lanes": lanes,
         "jobs": [job for family in FAMILIES for job in _jobs(db, family, project)][:JOBS_SHOWN],
         "events": events.recent(db, EVENTS_SHOWN, project),
     }
@@ -54,56 +56,74 @@ def _age(db: Db, column: str) -> str:
 def _queued(db: Db, project: str | None) -> dict[tuple[str, str], int]:
     """Queued rows by (queue, project), each up to the cap: a loose scan of the claim indexes, one probe per pair."""
     counts: dict[tuple[str, str], int] = {}
-    for family in FAMILIES:
-        for due in ("run_after is null", "run_after is not null"):
-            at: tuple[str, str] = ("", "")
-            waiting = f"from {family.table} where status = 'queued' and {due}"
-            here = f"{waiting} and queue = {{queue}} and project = {{project}}"
-            while True:
-                # Two probes instead of (queue, project) > (...): SQLite walks over every equal pair with that.
-                pairs = db.all(
-                    f"select queue, project from (select queue, project {waiting} and queue = {{queue}} "
-                    "and project > {project} order by project limit 1) a union all "
-                    f"select queue, project from (select queue, project {waiting} and queue > {{queue}} "
-                    "order by queue, project limit 1) b",
-                    queue=at[0],
-                    project=at[1],
-                )
-                pair = min(pairs, key=lambda row: (row["queue"], row["project"]), default=None)
-                if pair is None:
-                    break
-                at = (pair["queue"], pair["project"])
-                if project is not None and at[1] != project:
-                    continue
-                found = db.value(
-                    f"select count(*) as n from (select 1 as one {here} limit {{cap}}) q",
-                    queue=at[0],
-                    project=at[1],
-                    cap=COUNT_CAP,
-                )
-                counts[at] = min(COUNT_CAP, counts.get(at, 0) + found)
+    for row in _queued_sqlite(db) if db.kind == "sqlite" else db.all(_QUEUED, cap=COUNT_CAP):
+        pair = (row["queue"], row["project"])
+        if project is None or row["project"] == project:
+            counts[pair] = min(COUNT_CAP, counts.get(pair, 0) + row["n"])
     return counts
+
+
+_WAITING = [(family.table, due) for family in FAMILIES for due in ("run_after is null", "run_after is not null")]
+
+# One statement: the deck asks every second. The status is a literal, as in the indexes' predicates.
+_QUEUED = "with recursive " + ", ".join(
+    f"p{i}(queue, project) as ("
+    f"(select queue, project from {table} where status = 'queued' and {due} order by queue, project limit 1) "
+    f"union all select x.* from p{i} p cross join lateral (select t.queue, t.project from {table} t "
+    f"where t.status = 'queued' and t.{due} and (t.queue, t.project) > (p.queue, p.project) "
+    "order by t.queue, t.project limit 1) x)"
+    for i, (table, due) in enumerate(_WAITING)
+)
+_QUEUED += " " + " union all ".join(
+    f"select p.queue, p.project, (select count(*) from (select 1 from {table} t where t.status = 'queued' and t.{due} "
+    f"and t.queue = p.queue and t.project = p.project limit {{cap}}) q) as n from p{i} p"
+    for i, (table, due) in enumerate(_WAITING)
+)
+
+
+def _queued_sqlite(db: Db) -> Iterator[dict[str, Any]]:
+    for table, due in _WAITING:
+        at: tuple[str, str] = ("", "")
+        waiting = f"from {table} where status = 'queued' and {due}"
+        while True:
+            # Two probes instead of (queue, project) > (...): SQLite walks over every equal pair with that.
+            pairs = db.all(
+                f"select queue, project from (select queue, project {waiting} and queue = {{queue}} "
+                "and project > {project} order by project limit 1) a union all "
+                f"select queue, project from (select queue, project {waiting} and queue > {{queue}} "
+                "order by queue, project limit 1) b",
+                queue=at[0],
+                project=at[1],
+            )
+            pair = min(pairs, key=lambda row: (row["queue"], row["project"]), default=None)
+            if pair is None:
+                break
+            at = (pair["queue"], pair["project"])
+            here = f"{waiting} and queue = {{queue}} and project = {{project}}"
+            count = f"select count(*) as n from (select 1 as one {here} limit {{cap}}) q"
+            yield {**pair, "n": db.value(count, queue=at[0], project=at[1], cap=COUNT_CAP)}
 
 
 def _running(db: Db, project: str | None) -> dict[str, int]:
     """Begun rows by project (there are never more than slots); what is only claimed ahead does not count."""
-    counts: dict[str, int] = {}
-    for family in FAMILIES:
-        for row in db.all(
-            f"select project, count(*) as n from {family.table} where status = 'running' "
-            "and started_at is not null and ({every} = 1 or project = {project}) group by project",
-            every=1 if project is None else 0,
-            project=project or "",
-        ):
-            counts[row["project"]] = counts.get(row["project"], 0) + row["n"]
-    return counts
+    begun = " union all ".join(
+        f"select project from {family.table} where status = 'running' and started_at is not null" for family in FAMILIES
+    )
+    rows = db.all(
+        f"select project, count(*) as n from ({begun}) r where ({{every}} = 1 or project = {{project}}) group by project",
+        every=1 if project is None else 0,
+        project=project or "",
+    )
+    return {row["project"]: row["n"] for row in rows}
 
 
 def _projects(
-    db: Db, project: str | None, queued: dict[tuple[str, str], int], running: dict[str, int]
+    project: str | None,
+    queued: dict[tuple[str, str], int],
+    running: dict[str, int],
+    lanes: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    names = {name for _, name in queued} | set(running)
-    names |= {row["project"] for row in db.all("select distinct project from worker_heartbeats")}
+    names = {name for _, name in queued} | set(running) | {lane["project"] for lane in lanes}
     if project is not None:
         names = {project}
     return [
