@@ -33,7 +33,7 @@ from typing import Annotated, Any
 import typer
 
 from engine import config
-from engine.errors import BadInput, ConfigError, EngineError, SchemaMismatch, StoreError
+from engine.errors import BadInput, ConfigError, EngineError, ReadOnlyStore, SchemaMismatch, StoreError
 
 Db = Annotated[
     str | None,
@@ -112,14 +112,15 @@ def new_app(**options: Any) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store_code: int = 1) -> None:
-    """Run a console script: wrong use exits 2 with one line, an error of ours exits 1 (2 if a setting is wrong) with one line.
+    """Run a console script: wrong use exits 2 with one line, an error of ours 1, or 2 where a setting is wrong
+    (also: the schema does not fit, the database is read-only), with one line.
 
     ``store_code``: the exit code when the database refuses; 2 for commands that do one thing and do not wait for it.
     """
     try:
         code = app(args=args, prog_name=name, standalone_mode=False)
     except EngineError as error:
-        wrong_use = isinstance(error, BadInput | ConfigError | SchemaMismatch)
+        wrong_use = isinstance(error, BadInput | ConfigError | SchemaMismatch | ReadOnlyStore)
         fail(name, str(error), 2 if wrong_use else store_code if isinstance(error, StoreError) else 1)
     except typer.Abort:
         fail(name, "aborted", 1)

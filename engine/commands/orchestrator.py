@@ -14,7 +14,7 @@ from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, ru
 from engine.errors import StoreUnavailable
 from engine.orchestrator.loop import run_orchestrator
 from engine.store import Store, open_store
-from engine.store.migrate import migrate
+from engine.store.migrate import migrate, refuse_read_only
 
 log = logging.getLogger("engine.orchestrator")
 
@@ -53,6 +53,8 @@ def _migrated(stop: threading.Event, once: bool) -> Store | None:
         try:
             store = open_store()
             migrate(store)
+            with store.connect("schema check") as db:
+                refuse_read_only(store, db)
             return store
         except StoreUnavailable as error:
             if once:

@@ -18,12 +18,13 @@ from contextlib import ExitStack
 from engine.dag import runs
 from engine.dag.drain import drain
 from engine.dag.runs import GraphCache
-from engine.errors import EngineError, StoreUnavailable
+from engine.errors import EngineError, ReadOnlyStore, StoreUnavailable
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.lost import LostWork
 from engine.orchestrator.sweeps import Sweep, run_sweeps
 from engine.store import Db, Store
 from engine.store.locks import new_incarnation
+from engine.store.migrate import refuse_read_only
 from engine.store.sqlite import SqliteDb
 
 log = logging.getLogger("engine.orchestrator")
@@ -54,6 +55,7 @@ def run_orchestrator(store: Store, stop: threading.Event, once: bool = False) ->
     while not stop.is_set():
         try:
             with store.connect("orchestrator", direct=True, timeout_s=STATEMENT_S) as db:
+                refuse_read_only(store, db)  # after a failover: a standby that is not promoted yet
                 leader = Leader(store, db, incarnation)
                 if told:
                     log.info("database is back")
@@ -62,7 +64,7 @@ def run_orchestrator(store: Store, stop: threading.Event, once: bool = False) ->
                     _serve(store, leader, stop)
                 finally:
                     leader.leave()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, ReadOnlyStore) as error:
             if not told:
                 log.warning("database lost, trying again: %s", error)
             told = True

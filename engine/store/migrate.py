@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from engine import config
-from engine.errors import SchemaMismatch, StoreUnavailable
+from engine.errors import ReadOnlyStore, SchemaMismatch, StoreUnavailable
 from engine.store.connect import Store
 from engine.store.db import Db
 
@@ -135,10 +135,11 @@ def check_schema(store: Store, db: Db) -> None:
         raise SchemaMismatch(f"{store.safe_url}: {have}, this program needs {needed}: run queue-broker bootstrap")
 
 
-def wait_for_schema(store: Store, seconds: float | None = None) -> None:
+def wait_for_schema(store: Store, seconds: float | None = None, *, writes: bool = False) -> None:
     """Wait until the schema can be used; SchemaMismatch when it is not after ``seconds`` (default 120).
 
-    A schema that is too new raises at once: waiting would not help. StoreUnavailable passes through.
+    A schema that is too new raises at once: waiting would not help. ``writes``: so does a database that takes none, as
+    ReadOnlyStore. StoreUnavailable passes through.
     """
     limit = config.get("schema_wait_seconds") if seconds is None else seconds
     deadline = time.monotonic() + limit
@@ -147,6 +148,8 @@ def wait_for_schema(store: Store, seconds: float | None = None) -> None:
         with store.connect("schema check") as db:
             try:
                 check_schema(store, db)
+                if writes:
+                    refuse_read_only(store, db)
                 return
             except SchemaMismatch as error:
                 if time.monotonic() >= deadline or "newer program" in str(error):
@@ -158,14 +161,23 @@ def wait_for_schema(store: Store, seconds: float | None = None) -> None:
 
 
 def ensure_schema(store: Store, seconds: float | None = None) -> None:
-    """What every writer does first: migrate an empty SQLite or embedded database, else wait for the schema."""
+    """What every writer does first: migrate an empty SQLite or embedded database, else wait for the schema.
+
+    Raises ReadOnlyStore for a server that takes no writes, SchemaMismatch, StoreUnavailable.
+    """
     if store.owned:
         with store.connect("schema check") as db:
             empty = not schema_version(db)
         if empty:
             migrate(store)
             return
-    wait_for_schema(store, seconds)
+    wait_for_schema(store, seconds, writes=True)
+
+
+def refuse_read_only(store: Store, db: Db) -> None:
+    """Raise ReadOnlyStore where no write can succeed: a standby, or a database set to read only. SQLite tells by itself."""
+    if db.kind == "postgresql" and db.value("select current_setting('transaction_read_only')") == "on":
+        raise ReadOnlyStore(f"{store.safe_url}: the database is read-only; nothing was changed")
 
 
 def _refuse_newer(store: Store, db: Db) -> None:
@@ -188,10 +200,11 @@ def _create_ledger(db: Db, ledger: str) -> None:
     default = "now()" if db.kind == "postgresql" else "(strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now'))"
     if not _has_ledger(db, ledger):
         # Not through the dialect: the strftime format would be taken for fragments.
-        db.raw.execute(
-            f"create table if not exists {ledger} (version integer primary key, name text not null, "
-            f"min_code integer not null default 1, applied_at {moment} not null default {default})"
-        )
+        with db.transaction():  # it knows the errors of the driver
+            db.raw.execute(
+                f"create table if not exists {ledger} (version integer primary key, name text not null, "
+                f"min_code integer not null default 1, applied_at {moment} not null default {default})"
+            )
 
 
 def _run_script(db: Db, script: str) -> None:

@@ -19,7 +19,7 @@ from engine.queue.controls import order_for
 from engine.store import Db, Store
 from engine.store.migrate import downgrade, required_version
 from flightdeck.cli import cli
-from tests.support import ROOT, command
+from tests.support import ROOT, Processes, command
 
 APPS = {"queue-broker": broker.app, "queue-worker-control": worker_control.app, "flightdeck": cli}
 
@@ -250,3 +250,35 @@ def test_a_console_script_by_module_name() -> None:
         timeout=60,
     )
     assert done.returncode == 2 and "queue-claim-worker" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("queue-orchestrator",),
+        ("queue-orchestrator", "--once"),
+        ("queue-claim-worker", "--queue", "default"),
+        ("queue-claim-worker", "--queue", "default", "--once"),
+        ("queue-recorder", "--once"),
+    ],
+    ids=" ".join,
+)
+def test_programs_that_must_write_refuse_a_read_only_database(
+    pg_store: Store, pg_url: str, processes: Processes, args: tuple[str, ...]
+) -> None:
+    """A database set to read only, or a standby: one line and exit 2 at the start, no loop that logs for ever."""
+    with psycopg.connect(pg_url, autocommit=True) as raw:
+        raw.execute(f"alter database {raw.info.dbname} set default_transaction_read_only = on")
+    process = processes.spawn(command(*args, "--db", pg_store.url))
+    assert process.wait(60) == 2, processes.log(process)
+    log = processes.log(process)
+    assert log.count("\n") == 1 and log.startswith(f"{args[0]}: ") and "read-only" in log
+
+
+def test_migrating_an_empty_read_only_database_is_one_line(
+    capsys: pytest.CaptureFixture[str], pg_empty_url: str
+) -> None:
+    with psycopg.connect(pg_empty_url, autocommit=True) as raw:
+        raw.execute(f"alter database {raw.info.dbname} set default_transaction_read_only = on")
+    code, out, err = run(capsys, "queue-broker", "bootstrap", "--db", pg_empty_url)
+    assert (code, out) == (2, "") and "read-only" in err and len(err.splitlines()) == 1
