@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 import engine
+from engine import feed as feed_module
 from engine.errors import StoreUnavailable
 from engine.feed import Feed, FeedUpdate
 from engine.store import Db, Store
@@ -24,7 +25,7 @@ from engine.store.embedded import EmbeddedServer
 from engine.store.migrate import migrate
 from engine.telemetry import writer
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuSample
-from tests.support import eventually
+from tests.support import RefusingServer, eventually
 
 
 class Watcher:
@@ -224,16 +225,21 @@ def test_the_server_restarts_under_the_feed(own_server: EmbeddedServer, watcher:
 
 
 def test_a_frozen_server_is_noticed_and_stop_does_not_wait_for_it(own_server: EmbeddedServer, watcher: Watcher) -> None:
-    """D14: every call has a deadline; leaving takes no longer than it is given."""
+    """D14: every call has a deadline; leaving takes no longer than it is given, also in the middle of a call."""
     store = Store(own_server.url("feed_test"))
     migrate(store)
-    feed = watcher.watch(lambda: store)
+    watcher.watch(lambda: store)
     watcher.live()
+    leaver = Watcher()
+    feed = leaver.watch(lambda: store)
+    leaver.live()
     _signal_all(own_server, signal.SIGSTOP)
-    eventually(lambda: watcher.state() == "lost", 30)
+    # No sign of life for two beats: it is inside a call, and the deadline of that is seconds away.
+    eventually(lambda: time.monotonic() - leaver.updates[-1].mono > 2.0)
     began = time.monotonic()
-    feed.stop(2.0)
-    assert time.monotonic() - began < 3.0
+    feed.stop(0.5)
+    assert time.monotonic() - began < 2.0
+    eventually(lambda: watcher.state() == "lost", 30)
     _signal_all(own_server, signal.SIGCONT)
 
 
@@ -254,6 +260,19 @@ def test_a_database_that_was_never_there_is_tried_again_with_growing_pauses(watc
     pauses = [u.next_try_s or 0 for u in watcher.updates if u.state == "lost"]
     assert pauses[-1] > pauses[0] and max(pauses) <= 30
     assert "secret" not in (lost[-1].error or "")
+
+
+def test_it_is_tried_for_ever_and_never_rarer_than_the_cap(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D13: the pauses stop growing, the tries do not stop."""
+    assert feed_module.BACKOFF_MOST_S <= 30
+    monkeypatch.setattr(feed_module, "BACKOFF_FIRST_S", 0.05)
+    monkeypatch.setattr(feed_module, "BACKOFF_MOST_S", 0.2)
+    with RefusingServer() as server:
+        watcher.watch(lambda: Store(server.url))
+        eventually(lambda: len(server.tries) >= 15)
+        pauses = [update.next_try_s or 0.0 for update in list(watcher.updates) if update.state == "lost"]
+    assert len(pauses) >= 14 and max(pauses) <= 0.2
+    assert min(pauses[5:]) > 0.1, "and they have grown"
 
 
 def test_an_opener_that_raises_is_tried_again(store: Store, watcher: Watcher) -> None:
