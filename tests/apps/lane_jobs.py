@@ -31,13 +31,14 @@ def fail(text: str = "told to") -> None:
 
 
 def touch_and_wait(path: str, seconds: float = 600.0, pid_file: bool = True) -> dict[str, Any]:
-    """Say where it runs, then wait until somebody removes the file (or for ``seconds``)."""
+    """Say where it runs, then wait for the file ``.go`` beside it (or for ``seconds``), and leave ``.done`` there."""
     file = Path(path)
     with file.open("a") as out:
         out.write(f"{os.getpid()}\n")
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if file.with_suffix(".go").exists():
+            file.with_suffix(".done").touch()
             return {"pid": os.getpid()}
         time.sleep(0.02)
     return {"pid": os.getpid()}
