@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,34 +17,35 @@ from textual.binding import BindingType
 from textual.theme import Theme
 
 from flightdeck import actions as table
-from flightdeck.feed import FeedMessage, start_feed
+from flightdeck.feed import start_feed
 from flightdeck.model.deck import Clock, Deck, Update
 from flightdeck.model.fleet import Box
 from flightdeck.navigate import cycle, settle, step
-from flightdeck.operating import Operator, OutcomeMessage
-from flightdeck.orders import OrderDesk
+from flightdeck.operating import Operator
+from flightdeck.orders import OrderDesk, Outcome
 from flightdeck.screens.commands import CommandsScreen
 from flightdeck.screens.dialog import PromptScreen
 from flightdeck.screens.events import EventsScreen
 from flightdeck.screens.fleet import FleetScreen
 from flightdeck.screens.help import HelpScreen
 from flightdeck.screens.jobs import JobsScreen
+from flightdeck.screens.sheet import Sheet
 from flightdeck.sorting import SORTS, matches
 from flightdeck.styles.palette import DARK, LIGHT, Palette, palette
-from flightdeck.term.diff import CellDiff
+from flightdeck.term.paint import Painted, Painter
 from flightdeck.widgets.lines import ASCII, UNICODE, Span
 from flightdeck.widgets.scene import Cursor, Scene
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.screen import Screen
-    from textual.timer import Timer
 
     from engine.feed import Feed
     from engine.store import Store
 
-FLUSH_S = 0.12  # what arrives within so long is drawn together
-CALM_S = 1.9  # samples, ages and progress are drawn that often
+URGENT_S = 0.05  # what arrives within so long is drawn together
+SAMPLE_S = 0.25  # so long a sample waits for those of other boxes
+CALM_S = 2.0  # ages and progress of a box are drawn with its samples, without samples that often
 AGES_S = 2.5
 
 
@@ -90,12 +93,15 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self.ink: Palette = palette(theme, plain)
         self._grey = self.ink.grey()
         self._message: tuple[str, str, float] | None = None
-        self._dirty: set[str] = set()
-        self._flush_timer: Timer | None = None
+        self._stale: dict[str, float] = {}  # boxes that look different, and since when
+        self._sampled: set[str] = set()  # those of them that have a new sample
+        self._urgent = False
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed = self._flush_due = 0.0
         self._ticks = 0
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._diff = CellDiff()
+        self.painter = Painter(self)
+        self._turn = contextvars.copy_context()
         self.register_theme(_theme("deck-dark", DARK, "#0d1117", True))
         self.register_theme(_theme("deck-light", LIGHT, "#ffffff", False))
         for action in self.actions:
@@ -103,12 +109,13 @@ class FlightDeckApp(App[int], inherit_bindings=False):
 
     def on_mount(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self._turn = contextvars.copy_context()
         self.theme = {"dark": "deck-dark", "light": "deck-light"}.get(self._theme_name, "ansi-dark")
         self.push_screen(FleetScreen())
         if self._opener is not None:
             self.feed = start_feed(self, self._opener, None, self.read_only)
             if not self.read_only:
-                self.desk = OrderDesk(self._opener, lambda outcome: _post(self, outcome))
+                self.desk = OrderDesk(self._opener, lambda outcome: self.soon(self.take_outcome, outcome))
         self.set_interval(1.0, self.tick)
 
     def on_unmount(self) -> None:
@@ -124,42 +131,87 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self._close_messages_no_wait()
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Send cells that changed, not whole rows: an update of one figure costs some ten bytes."""
-        super()._display(screen, self._diff.trim(renderable))
+        """Frames in the order they were made: what is painted directly goes out before the compositor's."""
+        self.painter.flush()
+        super()._display(screen, renderable)
+
+    def show_frame(self, frame: Painted) -> None:
+        super()._display(self.screen, frame)  # type: ignore[arg-type]
+
+    def guarded(self, work: Callable[..., None], *arguments: object) -> None:
+        """Do work that the event loop calls; a defect in it ends the deck as one in a handler would."""
+        if self._exit or not self.is_running:
+            return
+        try:
+            work(*arguments)
+        except Exception as error:
+            self._handle_exception(error)
+
+    def soon(self, work: Callable[..., None], *arguments: object) -> None:
+        """From any thread: have the event loop do it. Costs less than a message, and nothing once the loop has ended."""
+        if self.loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.guarded, work, *arguments, context=self._turn)
 
     # -- what is new
 
-    def on_feed_message(self, message: FeedMessage) -> None:
-        self.take_in(message.update)
-
     def take_in(self, update: Update) -> None:
-        """Take one update into the read model; draw soon what cannot wait, the rest together every other second."""
+        """Take one update into the read model. What is urgent is drawn at once, a box with a new sample very soon, the
+        rest together with that box's next sample or every other second."""
         changed, urgent = self.deck.apply(update)
         if self._exit:
             return
         if self.frozen is not None:
             self.draw_now(set())
             return
-        self._dirty |= changed
-        due = FLUSH_S if urgent else max(FLUSH_S, self._flushed + CALM_S - self.clock.mono())
-        if self._flush_timer is None or due < self._flush_due - self.clock.mono():
-            if self._flush_timer is not None:
-                self._flush_timer.stop()
-            self._flush_due = self.clock.mono() + due
-            self._flush_timer = self.set_timer(due, self.flush)
+        now = self.clock.mono()
+        for box in changed:
+            self._stale.setdefault(box, now)
+        self._sampled |= changed & {sample.box for sample in update.samples}
+        self._urgent = self._urgent or urgent
+        self._plan(now)
 
-    def flush(self) -> None:
+    def _plan(self, now: float) -> None:
+        """Set the time of the next drawing."""
+        if self._urgent:
+            due = now + URGENT_S
+        elif self._sampled:
+            due = max(now + SAMPLE_S, self._flushed + 2 * SAMPLE_S)
+        elif self._stale:
+            due = min(self._stale.values()) + CALM_S
+        else:
+            return
+        if self.loop is None or (self._flush_timer is not None and self._flush_due <= due):
+            return
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._flush_due = due
+        self._flush_timer = self.loop.call_later(max(0.0, due - now), self.guarded, self.flush, False)
+
+    def flush(self, everything: bool = True) -> None:
         """Draw what has changed since the last time."""
-        self._flush_timer = None
-        self._flushed = self.clock.mono()
-        changed, self._dirty = self._dirty, set()
-        self.draw_now(changed)
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        now = self._flushed = self.clock.mono()
+        drawn = set(self._stale)
+        if not self._urgent and not everything:
+            drawn = self._sampled | {box for box, since in self._stale.items() if now >= since + CALM_S - 0.05}
+        self._urgent = False
+        self._sampled -= drawn
+        for box in drawn:
+            self._stale.pop(box, None)
+        self.draw_now(drawn)
+        self._plan(now)
 
     def draw_now(self, changed: set[str] | None = None) -> None:
-        screen = self.screen_stack[-1] if self.screen_stack else None
-        for shown in {self.fleet_screen(), screen}:
-            if isinstance(shown, FleetScreen) or hasattr(shown, "redraw_old"):
-                shown.redraw(changed)  # type: ignore[union-attr]
+        """Draw the top screen, and the fleet where it can be seen behind it. ``changed`` None: everything."""
+        top = self.screen_stack[-1] if self.screen_stack else None
+        fleet = self.fleet_screen()
+        if fleet is not None and (top is fleet or not isinstance(top, Sheet)):
+            fleet.redraw(changed)
+        if top is not None and top is not fleet and hasattr(top, "redraw_old"):
+            top.redraw(changed)  # type: ignore[attr-defined]
 
     def fleet_screen(self) -> FleetScreen | None:
         return next((screen for screen in self.screen_stack if isinstance(screen, FleetScreen)), None)
@@ -179,8 +231,8 @@ class FlightDeckApp(App[int], inherit_bindings=False):
             if self.screen is not fleet and hasattr(self.screen, "redraw_old"):
                 self.screen.redraw_old(AGES_S)
 
-    def on_outcome_message(self, message: OutcomeMessage) -> None:
-        self.operator.outcome(message.outcome)
+    def take_outcome(self, outcome: Outcome) -> None:
+        self.operator.outcome(outcome)
         if self.feed is not None:
             self.feed.request_refresh()
 
@@ -250,10 +302,10 @@ class FlightDeckApp(App[int], inherit_bindings=False):
             fleet.draw_bottom()
 
     def point_at(self, cursor: Cursor, twice: bool = False) -> None:
-        self.scene.cursor = cursor
+        left, self.scene.cursor = self.scene.cursor, cursor
         if twice:
             self.expanded = not self.expanded
-        self.draw_now()
+        self.draw_now({left.box, cursor.box})
 
     def show_project(self, project: str | None) -> None:
         self.scene.project = project
@@ -348,7 +400,6 @@ class FlightDeckApp(App[int], inherit_bindings=False):
     def do_refresh(self) -> None:
         if self.feed is not None:
             self.feed.request_refresh()
-        self._diff.forget()
         self.screen.refresh()
 
     def do_theme(self) -> None:
@@ -383,7 +434,3 @@ def _theme(name: str, colors: dict[str, str], ground: str, dark: bool) -> Theme:
         name=name, primary=colors["info"], warning=colors["warn"], error=colors["bad"], success=colors["ok"],
         foreground=colors["text"], background=ground, surface=ground, panel=ground, dark=dark,
     )  # fmt: skip
-
-
-def _post(app: FlightDeckApp, outcome: object) -> None:
-    app.post_message(OutcomeMessage(outcome))  # type: ignore[arg-type]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from textual.message import Message
-
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Job, Lane
 from flightdeck.navigate import selected_job, selected_lane
@@ -22,16 +20,6 @@ if TYPE_CHECKING:
 DRAIN = Choice("drain", "d", "drain: let them end", "ok")
 HARD = Choice("hard", "h", "hard: kill and requeue", "bad")
 JOBS_NAMED = 8
-
-
-class OutcomeMessage(Message):
-    """An order was carried out, or was not."""
-
-    bubble = False
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__()
-        self.outcome = outcome
 
 
 def requested_by() -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.geometry import Region
 from textual.screen import Screen
 
 from flightdeck.actions import hints
@@ -40,6 +41,12 @@ class BoxPane(LineView):
         self.styles.offset = (place.x, place.y)
         self.styles.width = place.width
         self.styles.height = place.height
+
+    def settled(self, region: Region) -> bool:
+        place, parent = self.place, self.parent
+        if place is None or not isinstance(parent, Container) or region.size != (place.width, place.height):
+            return False
+        return region.offset - parent.region.offset == (place.x, place.y)
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
@@ -107,7 +114,6 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         if app.settle():
             changed = None
         self.draw_header()
-        self.draw_bottom()
         boxes = app.boxes()
         focus = next((index for index, box in enumerate(boxes) if box.raw == app.scene.cursor.box), 0)
         room = height - 3 - (1 if self.has_class("banner") else 0)
@@ -115,6 +121,7 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         if arrangement != self.arrangement or not boxes:
             changed = None
             self.arrangement = arrangement
+        self.draw_bottom()
         panes = self.panes
         wanted = max(1, len(arrangement.places))
         while len(panes) < wanted:

@@ -125,15 +125,12 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line)
 
 
-def to_strip(line: Line, colors: Palette, ascii_chrome: bool = False) -> Strip:
-    segments = [
-        Segment(ascii_only(text) if ascii_chrome else text, colors.style(style)) for text, style in line if text
-    ]
-    return Strip(segments)
+def to_strip(line: Line, colors: Palette) -> Strip:
+    return Strip([Segment(text, colors.style(style)) for text, style in line if text])
 
 
 class LineView(Widget):
-    """Shows lines. ``show`` compares with what is there and repaints only rows that differ."""
+    """Shows lines. ``show`` compares with what is there; only what differs goes to the terminal."""
 
     DEFAULT_CSS = "LineView { height: 1fr; width: 1fr; }"
 
@@ -146,29 +143,49 @@ class LineView(Widget):
 
     def show(self, lines: Sequence[Line], colors: Palette, ascii_chrome: bool = False) -> int:
         """Returns how many rows changed."""
-        lines = list(lines)
+        if ascii_chrome:
+            lines = [[(ascii_only(text), style) for text, style in line] for line in lines]
         if colors is not self._colors or ascii_chrome != self._ascii or len(lines) != len(self._lines):
             self._colors, self._ascii = colors, ascii_chrome
-            self._lines, self._strips = lines, [None] * len(lines)
+            self._lines, self._strips = list(lines), [None] * len(lines)
             self.refresh()
             return len(lines)
-        regions = []
-        for y, (old, new) in enumerate(zip(self._lines, lines, strict=True)):
-            if old != new:
-                self._lines[y], self._strips[y] = new, None
-                regions.append(Region(0, y, self.size.width, 1))
-        if regions:
-            self.refresh(*regions)  # harmless before mount and after unmount
-        return len(regions)
+        changed = [(y, old, new) for y, (old, new) in enumerate(zip(self._lines, lines, strict=True)) if old != new]
+        for y, _, new in changed:
+            self._lines[y], self._strips[y] = new, None
+        if changed and not self._paint(changed):
+            self.refresh(*(Region(0, y, self.size.width, 1) for y, _, _ in changed))  # harmless before mount and after
+        return len(changed)
+
+    def _paint(self, changed: list[tuple[int, Line, Line]]) -> bool:
+        """At once, where this view stands where it shall."""
+        if not self.is_attached:
+            return False
+        painter = getattr(self.app, "painter", None)
+        region = self.region
+        return painter is not None and self.settled(region) and painter.paint(self, region, changed, self._colors)
+
+    def settled(self, region: Region) -> bool:
+        """Whether this is where the view shall stand; a layout may be under way."""
+        return bool(region)
 
     def text(self) -> list[str]:
         return [plain(line) for line in self._lines]
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Straight from the lines: no borders, no padding, and nothing to go stale."""
+        strips = [self.render_line(y) for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            strips = [strip.apply_filter(line_filter, self.styles.background) for strip in strips]
+        if crop.column_span != (0, self.size.width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
 
     def render_line(self, y: int) -> Strip:
         if not 0 <= y < len(self._lines):
             return Strip.blank(self.size.width, self._colors.style("text"))
         strip = self._strips[y]
-        if strip is None:
-            strip = to_strip(self._lines[y], self._colors, self._ascii)
+        if strip is None or strip.cell_length != self.size.width:
+            strip = to_strip(self._lines[y], self._colors)
             self._strips[y] = strip = strip.adjust_cell_length(self.size.width, self._colors.style("text"))
-        return strip.crop(0, self.size.width) if strip.cell_length > self.size.width else strip
+        return strip
