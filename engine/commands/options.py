@@ -117,6 +117,11 @@ def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store
 
     ``store_code``: the exit code when the database refuses; 2 for commands that do one thing and do not wait for it.
     """
+    for argument in sys.argv[1:] if args is None else args:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            fail(name, f"argument {argument!a} is not valid UTF-8", 2)
     try:
         code = app(args=args, prog_name=name, standalone_mode=False)
     except EngineError as error:

@@ -107,6 +107,12 @@ class Fates:
             ),
         )
 
+    def unfit(self, held: Held, error: Exception) -> None:
+        """It cannot be handed to an executor: its own fault, and its own failure."""
+        text = f"the row cannot be handed to an executor: {type(error).__name__}: {error}"
+        log.error("%s: job %d: %s", self._name, held.job.id, text)
+        self._settler.ended(held, Outcome(held.job.id, held.job.fencing_token, "failed", error=text))
+
     def never_began(self, held: Held) -> None:
         """Back as it was (claimed ahead), or to be asked about and handed over again."""
         held.slot = held.began = None

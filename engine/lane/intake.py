@@ -119,7 +119,14 @@ class Intake:
             if chosen is None:
                 self.waiting.append(held)
             else:
-                chosen.hand(held, now)
+                self._give(chosen, held, now)
+
+    def _give(self, slot: Slot, held: Held, now: float) -> None:
+        """A row that cannot be put into a frame (bytes in a text column, on SQLite) fails alone."""
+        try:
+            slot.hand(held, now)
+        except Exception as error:
+            self._fates.unfit(held, error)
 
     def _deal(self, claims: list[Held], pack: int, now: float) -> list[Held]:
         """Tiny jobs: ``pack`` together to the slot that has the fewest, so that few executors stay warm and the others
@@ -130,7 +137,7 @@ class Intake:
         for start in range(0, len(mine), pack):
             _, index, slot = slots[0]
             for held in mine[start : start + pack]:
-                slot.hand(held, now)
+                self._give(slot, held, now)
             heapq.heapreplace(slots, (len(slot.jobs), index, slot))
         dealt = set(map(id, mine))
         return [held for held in claims if id(held) not in dealt]
@@ -161,6 +168,13 @@ class Intake:
         for held in [held for held in self.waiting if held.lost]:
             self.waiting.remove(held)
             self._fates.never_began(held)
+
+    def find_strays(self) -> None:
+        """An unexpected error came between a claim and its hand-over: what was entered and not handed over, waits."""
+        waiting = {id(held) for held in (*self.waiting, *self._fates.verify)}
+        self.waiting.extend(
+            held for held in self._book.all() if held.slot is None and not held.settling and id(held) not in waiting
+        )
 
     def give_up(self, settler: Settler) -> None:
         """The lane is off or ends: what waits for a slot, or for an answer whose it is, goes back, nothing spent."""

@@ -129,6 +129,7 @@ class Lane:
             os.set_blocking(fd, False)
         self._db: Db | None = None
         self._db_at = 0.0
+        self._refusal: str | None = None  # the last unexpected error, as it was told
         self._backoff = Backoff()
         self._tick_at = self._rows_at = self._housekeeping_at = 0.0
         self._face = self._make_face()
@@ -317,7 +318,6 @@ class Lane:
         if self._db is None and now >= self._db_at:
             try:
                 self._db = self.store.connect(f"lane {self.worker.queue}", claims=True)
-                self._backoff.reset()
                 self.look = True
             except StoreError as error:
                 self._lost_connection(error)
@@ -329,6 +329,16 @@ class Lane:
             self._db = None
         self._db_at = time.monotonic() + self._backoff.wait_s()
         self.link.broken("loop", error)
+
+    def _refused(self, error: Exception) -> None:
+        """The database, or we, could not make sense of a statement: start over with a new connection, tell it once."""
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+        if said != self._refusal:
+            self._refusal = said
+            log.error("%s: a round with the database failed; trying again", self.name, exc_info=error)
+            self.fates.last_exit = (None, said)
+        self.intake.find_strays()
+        self._lost_connection(StoreError(said))
 
     def _write_and_claim(self, now: float) -> None:
         """One round with the database, when there is reason for one: write what ended, claim for what is free."""
@@ -365,8 +375,14 @@ class Lane:
             if full:
                 self.look = all(full)
             self.link.works("loop")
+            self._refusal = None
+            self._backoff.reset()
         except StoreError as error:
             self._lost_connection(error)
+        except (
+            Exception
+        ) as error:  # a deadlock, a full disk, a row that a statement stumbles over: not the end of a lane
+            self._refused(error)
         self._pump()
 
     def _on_ready(self, slot: Slot) -> None:

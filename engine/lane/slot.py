@@ -199,14 +199,10 @@ class Slot:
         return held is None or held.began is None or now - held.began < FLOW_S
 
     def hand(self, held: Held, now: float) -> None:
-        """Put one job into the pipe (written by :meth:`pump`)."""
+        """Put one job into the pipe (written by :meth:`pump`). Raises, and keeps nothing of it, when it does not pack."""
         self._number += 1
         job = held.job
-        held.slot, held.number = self, self._number
-        if not job.ahead:
-            held.began = now
-        self.jobs[self._number] = held
-        self._out += protocol.pack(
+        frame = protocol.pack(
             "job",
             job.payload.encode(),
             no=self._number,
@@ -225,6 +221,11 @@ class Slot:
             ahead=job.ahead,
             good=held.good_until,
         )
+        held.slot, held.number = self, self._number
+        if not job.ahead:
+            held.began = now
+        self.jobs[self._number] = held
+        self._out += frame
 
     def pump(self, selector: selectors.BaseSelector) -> None:
         """Write what waits, as far as the pipe takes it; the selector says when it takes more."""

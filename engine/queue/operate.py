@@ -12,6 +12,7 @@ from engine.errors import BadInput, NotFound
 from engine.queue import controls, outbox
 from engine.queue.ends import cancel_rows, end_run
 from engine.queue.family import INGEST, Family, find, for_update, row_id
+from engine.queue.texts import clean_text
 from engine.store import Db, Json
 
 __all__ = [
@@ -227,6 +228,7 @@ def _order(
     until: datetime | None,
     requested_by: str | None,
 ) -> Done:
+    reason, requested_by = clean_text(reason), clean_text(requested_by)
     for what, value in (("box", box), ("queue", queue)):
         if not isinstance(value, str) or not value or "\x00" in value:
             raise BadInput(f"{action}: {value!r} is not a {what}")

@@ -38,6 +38,8 @@ class Store:
             self.kind = "postgresql"
             self._conninfo = url
             self._direct = direct_url or url
+            for given in dict.fromkeys((self._conninfo, self._direct)):
+                _check_postgres_url(given)
             self.safe_url = _without_password(url)
         else:
             shown = url.split("://")[0] if "://" in url else url[:40]
@@ -119,7 +121,25 @@ def _sqlite_path(url: str) -> Path:
     rest = url.removeprefix("sqlite:")
     if not rest.startswith("///") or len(rest) == 3:
         raise ConfigError(f"{url}: write sqlite:///relative/file or sqlite:////absolute/file")
-    return Path(unquote(rest[3:])).expanduser().absolute()
+    try:
+        return Path(unquote(rest[3:])).expanduser().absolute()
+    except (OSError, RuntimeError) as error:  # a relative path where the working directory is gone; ~ without a home
+        raise ConfigError(f"{url}: no such directory ({error})") from None
+
+
+def _check_postgres_url(url: str) -> None:
+    """Refuse what no server could ever answer, instead of waiting for it. Raises ConfigError without the password."""
+    import psycopg
+
+    password = None
+    try:
+        password = urlsplit(url).password
+        psycopg.conninfo.conninfo_to_dict(url)
+    except (ValueError, psycopg.Error) as error:
+        reason = " ".join(str(error).replace(url, "...").split())
+        if password:
+            reason = reason.replace(password, "***")
+        raise ConfigError(f"database URL postgresql://... is malformed: {reason}") from None
 
 
 def _without_password(url: str) -> str:

@@ -72,11 +72,18 @@ create table workflow_node_jobs (
   started_at         timestamptz,
   finished_at        timestamptz,
   -- One ascending integer for run-next and priority: a row comparison over it can be an index condition.
-  band      integer generated always as (priority - case when is_priority then 1000000 else 0 end) stored,
+  -- Clamped: whatever priority a plain INSERT brings, it neither overflows nor passes for run-next.
+  band      integer generated always as
+            (least(greatest(priority, -499999), 499999) - case when is_priority then 1000000 else 0 end) stored,
   model_key text collate "C" generated always as (coalesce(required_model, '')) stored,
   place     text collate "C" generated always as (engine_place(only_boxes, avoid_boxes)) stored,
   unique (run_id, node_id),
-  check (queue = 'gpu' or required_model is null)
+  check (queue = 'gpu' or required_model is null),
+  -- A row that a claim cannot count up, or place, would stop the claims of its whole queue: refused at the door.
+  check (attempt between 0 and 1000000000 and fencing_token between 0 and 1000000000000000000),
+  check (failures between 0 and 1000000000 and watchdog_retries between 0 and 1000000000
+         and losses between 0 and 1000000000),
+  check (array_position(only_boxes, null) is null and array_position(avoid_boxes, null) is null)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_vacuum_cost_delay = 0, vacuum_index_cleanup = on, autovacuum_analyze_threshold = 20000);
 -- The only hot index. lease_expires_at stays unindexed, so that a renew is a HOT update.
@@ -125,8 +132,14 @@ create table ingest_jobs (
   created_at         timestamptz not null default now(),
   started_at         timestamptz,
   finished_at        timestamptz,
-  band  integer generated always as (priority - case when is_priority then 1000000 else 0 end) stored,
-  place text collate "C" generated always as (engine_place(only_boxes, avoid_boxes)) stored
+  band  integer generated always as
+        (least(greatest(priority, -499999), 499999) - case when is_priority then 1000000 else 0 end) stored,
+  place text collate "C" generated always as (engine_place(only_boxes, avoid_boxes)) stored,
+  -- A row that a claim cannot count up, or place, would stop the claims of its whole queue: refused at the door.
+  check (attempt between 0 and 1000000000 and fencing_token between 0 and 1000000000000000000),
+  check (failures between 0 and 1000000000 and watchdog_retries between 0 and 1000000000
+         and losses between 0 and 1000000000),
+  check (array_position(only_boxes, null) is null and array_position(avoid_boxes, null) is null)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_vacuum_cost_delay = 0, vacuum_index_cleanup = on, autovacuum_analyze_threshold = 20000);
 create index ingest_jobs_claim on ingest_jobs

@@ -63,12 +63,26 @@ create table workflow_node_jobs (
   started_at         text,
   finished_at        text,
   -- One ascending integer for run-next and priority: a row comparison over it can be an index condition.
-  band      integer generated always as (priority - case when is_priority then 1000000 else 0 end) virtual,
+  -- Clamped: whatever priority a plain INSERT brings, it neither overflows nor passes for run-next.
+  band      integer generated always as
+            (min(max(priority, -499999), 499999) - case when is_priority then 1000000 else 0 end) virtual,
   model_key text generated always as (coalesce(required_model, '')) virtual,
   place     text generated always as (case when only_boxes = '[]' and avoid_boxes = '[]' then ''
     else only_boxes || '|' || avoid_boxes end) virtual,
   unique (run_id, node_id),
-  check (queue = 'gpu' or required_model is null)
+  check (queue = 'gpu' or required_model is null),
+  -- A row that a claim cannot count up, or place, would stop the claims of its whole queue: refused at the door.
+  -- (The largest rowid would end all inserts.)
+  check (id between 1 and 1000000000000000000),
+  check (typeof(priority) = 'integer' and is_priority in (0, 1) and typeof(max_attempts) = 'integer'),
+  check (typeof(attempt) = 'integer' and attempt between 0 and 1000000000),
+  check (typeof(fencing_token) = 'integer' and fencing_token between 0 and 1000000000000000000),
+  check (typeof(failures) = 'integer' and failures between 0 and 1000000000),
+  check (typeof(watchdog_retries) = 'integer' and watchdog_retries between 0 and 1000000000),
+  check (typeof(losses) = 'integer' and losses between 0 and 1000000000),
+  check (budget_s is null or typeof(budget_s) = 'real'),
+  check (json_valid(only_boxes) and json_type(only_boxes) = 'array'),
+  check (json_valid(avoid_boxes) and json_type(avoid_boxes) = 'array')
 );
 -- The only hot index.
 create index workflow_node_jobs_claim on workflow_node_jobs
@@ -116,9 +130,22 @@ create table ingest_jobs (
   created_at         text not null default (strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')),
   started_at         text,
   finished_at        text,
-  band  integer generated always as (priority - case when is_priority then 1000000 else 0 end) virtual,
+  band  integer generated always as
+        (min(max(priority, -499999), 499999) - case when is_priority then 1000000 else 0 end) virtual,
   place text generated always as (case when only_boxes = '[]' and avoid_boxes = '[]' then ''
-    else only_boxes || '|' || avoid_boxes end) virtual
+    else only_boxes || '|' || avoid_boxes end) virtual,
+  -- A row that a claim cannot count up, or place, would stop the claims of its whole queue: refused at the door.
+  -- (The largest rowid would end all inserts.)
+  check (id between 1 and 1000000000000000000),
+  check (typeof(priority) = 'integer' and is_priority in (0, 1) and typeof(max_attempts) = 'integer'),
+  check (typeof(attempt) = 'integer' and attempt between 0 and 1000000000),
+  check (typeof(fencing_token) = 'integer' and fencing_token between 0 and 1000000000000000000),
+  check (typeof(failures) = 'integer' and failures between 0 and 1000000000),
+  check (typeof(watchdog_retries) = 'integer' and watchdog_retries between 0 and 1000000000),
+  check (typeof(losses) = 'integer' and losses between 0 and 1000000000),
+  check (budget_s is null or typeof(budget_s) = 'real'),
+  check (json_valid(only_boxes) and json_type(only_boxes) = 'array'),
+  check (json_valid(avoid_boxes) and json_type(avoid_boxes) = 'array')
 );
 create index ingest_jobs_claim on ingest_jobs
   (queue, project, place, band, created_at, id) where status = 'queued' and run_after is null;

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.queue.operate import park
 from engine.store import Db, Store
 from tests.lane.fleet import add, beats, ended, gone, pid_in, start_lane, stop
-from tests.support import Processes
+from tests.support import ROOT, Processes, command
 
 APP = "tests.apps.rough_jobs"
 
@@ -65,3 +68,43 @@ def test_daemons_of_jobs_end_with_the_lane_whatever_their_environment(
             gone(pid)
         stop(lane)
         gone(pid)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hidden@[bad/x",
+        "postgresql://u:hidden@h/x?nonsense=1",
+        "postgresql://u:hid%den@h/x",
+        "sqlite:///relative.db",
+    ],
+)
+def test_a_url_that_no_server_can_answer_is_told_and_not_waited_for(tmp_path: Path, url: str) -> None:
+    """A lane waited for it, for ever; the relative file is looked for where no directory is any more."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    ran = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            'rmdir "$PWD"; exec "$@"',
+            "sh",
+            *command("queue-claim-worker", "--queue", "cpu", "--db", url),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1), ran.stderr
+    assert "hid" not in ran.stderr
+
+
+def test_an_argument_or_a_reason_that_is_no_text_is_one_line(sqlite_store: Store, processes: Processes) -> None:
+    control = command("queue-worker-control", "--db", sqlite_store.url, "--queue", "cpu", "--off", "--reason")
+    process = processes.spawn([*control, b"\xff"])  # type: ignore[list-item]
+    assert process.wait(60) == 2
+    assert len(processes.log(process).splitlines()) == 1
+    with sqlite_store.connect("test") as db:
+        assert park(db, queue="cpu", box="b1", reason="half \ud800 and \x00", requested_by="\ud800").changed == 1
