@@ -189,6 +189,17 @@ def test_a_database_that_stops_answering_holds_up_no_key(terminal: Open, pg_stor
         assert time.monotonic() - began < 10.0
 
 
+def test_q_leaves_in_the_middle_of_a_call_that_gets_no_answer(terminal: Open, pg_store: Store) -> None:
+    """D14: before the loss is even noticed; nobody waits for the thread that hangs in the driver."""
+    add_lane(pg_store)
+    with Hose(pg_store.url) as hose:
+        deck = opened(terminal, hose.url)
+        hose.freeze()
+        eventually(lambda: re.search(r"live [2-9]s", deck.screen()), what="the age of the data to show")
+        deck.keys("q")
+        assert deck.wait_gone(10.0) == 0
+
+
 def test_a_lost_database_comes_back_by_itself(terminal: Open, pg_store: Store) -> None:
     """D13: banner with age and next try, data still there, then as if nothing had been."""
     add_lane(pg_store)
