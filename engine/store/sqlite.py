@@ -37,7 +37,8 @@ def connect(path: Path, *, read_only: bool = False, timeout_s: float = 10.0) -> 
             cached_statements=256,
         )
     except (sqlite3.Error, OSError) as error:
-        raise StoreUnavailable(f"sqlite file {path}: cannot open: {error}") from None
+        why = "no such file" if read_only and not path.exists() else error
+        raise StoreUnavailable(f"sqlite file {path}: cannot open: {why}") from None
     db = SqliteDb(raw, str(path), timeout_s)
     try:
         if db.value("pragma journal_mode") != "wal" and not read_only:

@@ -61,7 +61,10 @@ class Wakes(abc.ABC):
         self._closed = False
         self.state = WakeState(False, time.monotonic(), "starting")
         self._thread = threading.Thread(target=self._run, name="wakes", daemon=True)
+        # The poll has a thread of its own: it must go on while the listener is stuck in a ping or a connect.
+        self._poll = threading.Thread(target=self._tick, name="wakes poll", daemon=True)
         self._thread.start()
+        self._poll.start()
 
     def fileno(self) -> int:
         """Readable when something came; the same descriptor for the object's whole life."""
@@ -89,8 +92,11 @@ class Wakes(abc.ABC):
             return
         self._closed = True
         os.write(self._stop_write, b"x")
+        self._poll.join(timeout=2.0)
         self._thread.join(timeout=PING_DEADLINE_S + 2.0)
-        if not self._thread.is_alive():  # a thread stuck in a connect keeps its descriptors; it is a daemon
+        if (
+            not self._thread.is_alive() and not self._poll.is_alive()
+        ):  # a thread stuck in a connect keeps its descriptors; it is a daemon
             for fd in (self._read_end, self._write_end, self._stop_read, self._stop_write):
                 os.close(fd)
 
@@ -113,8 +119,9 @@ class Wakes(abc.ABC):
         ready, _, _ = select.select([self._stop_read], [], [], max(0.0, timeout_s))
         return bool(ready)
 
-    def _next_poll(self) -> float:
-        return time.monotonic() + self._poll_s * random.uniform(0.75, 1.25)
+    def _tick(self) -> None:
+        while not self._stopped(self._poll_s * random.uniform(0.75, 1.25)):
+            self._signal()
 
     def _set_state(self, listening: bool, error: str | None = None) -> None:
         if listening != self.state.listening or self.state.error == "starting":
@@ -168,10 +175,9 @@ class PostgresWakes(Wakes):
             self._set_state(True)
             self._signal()
             next_ping = time.monotonic() + PING_S
-            next_poll = self._next_poll()
             while True:
-                timeout = min(next_ping, next_poll) - time.monotonic()
-                ready, _, _ = select.select([raw.fileno(), self._stop_read], [], [], max(0.0, timeout))
+                timeout = max(0.0, next_ping - time.monotonic())
+                ready, _, _ = select.select([raw.fileno(), self._stop_read], [], [], timeout)
                 if self._stop_read in ready:
                     return
                 if ready:
@@ -184,9 +190,6 @@ class PostgresWakes(Wakes):
                 if received:
                     self._signal(received)
                     received.clear()
-                if time.monotonic() >= next_poll:
-                    self._signal()
-                    next_poll = self._next_poll()
         finally:
             db.close()
 
@@ -208,20 +211,14 @@ class SqliteWakes(Wakes):
             self._set_state(True)
             self._signal()
             active_until = 0.0
-            next_poll = self._next_poll()
             while True:
                 now = time.monotonic()
                 if self._stopped(self.ACTIVE_S if now < active_until else self.IDLE_S):
                     return
                 seen = db.data_version()
-                now = time.monotonic()
                 if seen != version:
                     version = seen
-                    active_until = now + 1.0
+                    active_until = time.monotonic() + 1.0
                     self._signal()
-                elif now >= next_poll:
-                    self._signal()
-                if now >= next_poll:
-                    next_poll = self._next_poll()
         finally:
             db.close()

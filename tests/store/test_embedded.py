@@ -15,7 +15,8 @@ import pytest
 from tests.support import ROOT, eventually
 
 _USER = """
-import sys
+import logging, sys
+logging.basicConfig(level=logging.INFO)
 from engine.store import open_store
 from engine.store.migrate import ensure_schema
 store = open_store(sys.argv[1])
@@ -38,6 +39,7 @@ def _user(url: str) -> subprocess.Popen[str]:
         [sys.executable, "-c", _USER, url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
     )
@@ -57,7 +59,8 @@ def test_the_server_is_shared_and_stops_with_its_last_user(directory: Path) -> N
             assert int(user.stdout.readline()) >= 2
         pid = _postmaster(directory)
         assert pid is not None
-        users[0].communicate("\n", timeout=60)
+        _, logged = users[0].communicate("\n", timeout=60)
+        assert "pg_ctl" not in logged, "the server's own diary buries what a command says"
         assert _postmaster(directory) == pid, "one user is left"
         late = _user(url)
         users.append(late)
@@ -66,12 +69,13 @@ def test_the_server_is_shared_and_stops_with_its_last_user(directory: Path) -> N
         users[1].send_signal(signal.SIGKILL)  # a killed user does not keep the server up
         users[1].wait(timeout=20)
         assert _postmaster(directory) == pid
-        late.communicate("\n", timeout=60)
+        _, logged = late.communicate("\n", timeout=60)
+        assert "pg_ctl" not in logged
         eventually(lambda: _postmaster(directory) is None, what="the last user stops the server")
     finally:
         for user in users:
             if user.poll() is None:
                 user.communicate("\n", timeout=60)
-            for stream in (user.stdin, user.stdout):
+            for stream in (user.stdin, user.stdout, user.stderr):
                 if stream is not None:
                     stream.close()

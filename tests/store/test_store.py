@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -194,3 +195,13 @@ def test_an_adopted_connection_commits_with_its_owner_and_not_before(store: Stor
 def test_a_parameter_named_like_a_fragment_is_refused(db: Db) -> None:
     with pytest.raises(ValueError, match="text"):
         db.run("update boxes set description = {text}", text="a")
+
+
+def test_the_poll_goes_on_while_the_listener_is_stuck_in_a_connect() -> None:
+    """Q13: an address that accepts and never answers holds up LISTEN, not the poll behind it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = Store(f"postgresql://someone@127.0.0.1:{silent.getsockname()[1]}/none")
+        with store.wakes(("ingest_job_ready",), poll_s=0.05) as wakes:
+            for _ in range(10):
+                assert wakes.wait(20.0) == []
+            assert not wakes.state.listening
