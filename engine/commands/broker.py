@@ -34,7 +34,7 @@ def bootstrap(
 def status(
     db: Db = None, project: Project = None, box: Box = None, app_module: App = None, log_level: LogLevel = None
 ) -> None:
-    """Say what schema the database has, who leads, and what is queued and running.
+    """Say the schema, who leads, what is queued and running.
 
     Example: queue-broker status --db sqlite:////var/lib/flightdeck/fleet.db
     """
@@ -65,7 +65,9 @@ def downgrade(
     app_module: App = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Take migrations back, and with them the data in what they made. Refused without --force unless the name ends in _test.
+    """Take migrations back, and their tables and data with them.
+
+    Refused without --force unless the database's name ends in _test.
 
     Example: queue-broker downgrade --to 1 --db postgresql://db/fleet_test
     """

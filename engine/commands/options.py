@@ -41,7 +41,10 @@ Db = Annotated[
         "--db", metavar="URL", help="Database: sqlite:///path, postgresql://..., embedded: [FLIGHTDECK_DB_URL]"
     ),
 ]
-Project = Annotated[str | None, typer.Option("--project", metavar="NAME", help="Project [FLIGHTDECK_PROJECT]")]
+Project = Annotated[
+    str | None,
+    typer.Option("--project", metavar="NAME", help="Keeps the work of apps apart, default none [FLIGHTDECK_PROJECT]"),
+]
 Box = Annotated[
     str | None, typer.Option("--box", metavar="NAME", help="This box, default the hostname [FLIGHTDECK_BOX]")
 ]
@@ -135,7 +138,10 @@ def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store
         # Typer's own exceptions moved from click to typer between releases; both carry these two.
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             raise
-        fail(name, error.format_message() or f"wrong use; try {name} --help", int(error.exit_code))
+        said = error.format_message() or "wrong use"
+        if not said.rstrip().endswith("?"):  # "Did you mean ...?" is help enough
+            said = f"{said.rstrip('.')}; see {name} --help"
+        fail(name, said, int(error.exit_code))
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -176,4 +177,9 @@ def describe(row: Mapping[str, Any]) -> str:
     detail = row.get("detail") or {}
     reason = detail.get("error") or detail.get("reason") if isinstance(detail, Mapping) else None
     text = f"{where}: {what} {happened}" if where else f"{what} {happened}"
-    return f"{text}: {str(reason).splitlines()[0][:200]}" if reason else text
+    if not reason:
+        return text
+    first = str(reason).splitlines()[0]
+    if row.get("exit_code"):  # lanes explain a code with the code in front; it stands there already
+        first = re.sub(rf"^{row['exit_code']}\b:? *", "", first)
+    return f"{text}: {first[:200]}" if first else text

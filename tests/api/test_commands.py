@@ -241,6 +241,19 @@ def test_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> N
         assert code == 0 and "Example:" in out, args
 
 
+def test_wrong_use_names_the_help_that_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in ((), ("--nonsense",), ("downgrade",)):
+        code, _, err = run(capsys, "queue-broker", *args)
+        assert code == 2 and err.endswith("; see queue-broker --help\n"), err
+    code, _, err = run(capsys, "queue-broker", "statu")
+    assert code == 2 and err.endswith("Did you mean 'status'?\n"), err
+
+
+def test_a_missing_file_is_called_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "queue-broker", "status", "--db", f"sqlite:///{tmp_path / 'typo.db'}")
+    assert code == 2 and err.endswith("cannot open: no such file\n"), err
+
+
 def test_a_console_script_by_module_name() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "engine.commands", "queue-nonsense"],

@@ -79,6 +79,10 @@ def test_an_event_reads_as_one_line() -> None:
         "exit_code": -9,
     }
     assert describe(row) == "spark gpu: job 7 requeued (executor died), exit -9"
+    row |= {"exit_code": 137, "detail": {"reason": "137: killed by SIGKILL"}}
+    assert describe(row) == "spark gpu: job 7 requeued (executor died), exit 137: killed by SIGKILL"
+    row |= {"exit_code": 9, "detail": {"reason": "90 s without an answer"}}
+    assert describe(row) == "spark gpu: job 7 requeued (executor died), exit 9: 90 s without an answer"
 
 
 def test_100_000_queued_rows_are_counted_up_to_a_cap(store: Store) -> None:
