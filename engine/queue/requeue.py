@@ -65,7 +65,7 @@ def judge(
     if spends is None or row[spends] < caps[spends]:
         return Verdict("queued", spends, None)
     text = _WORDS[cause]
-    if exit_code is not None:
+    if exit_code is not None and not (reason or "").startswith(f"{exit_code}:"):  # a signal's text names it already
         text += f" (exit {exit_code})"
     if reason:
         text += f": {reason}"
