@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from flightdeck.model.deck import Clock, Update
 
 if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
     from flightdeck.app import FlightDeckApp
 
 
@@ -51,15 +53,14 @@ def render_frame(
             None, project, read_only, ascii, theme=theme, store_name=store_name, plain=plain, clock=clock
         )
         async with app.run_test(size=size) as pilot:
-            while (fleet := app.fleet_screen()) is None or not fleet.ready:
-                await pilot.pause()
+            await settle(app, pilot)
             for update in updates:
                 app.take_in(update)
             app.flush()
-            await pilot.pause()
+            await settle(app, pilot)
             for key in keys:
                 await pilot.press(key)
-            await pilot.pause()
+                await settle(app, pilot)
             frames.append(Frame(screen_text(app), app.export_screenshot(title="flightdeck")))
 
     def work() -> None:
@@ -75,6 +76,22 @@ def render_frame(
     if failures:
         raise failures[0]
     return frames[0]
+
+
+async def settle(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+    """Wait until the screen on top has been built and laid out; on a loaded machine a key is answered long before."""
+    from textual.widget import Widget
+
+    while True:
+        await pilot.pause()
+        if app._exit:
+            return
+        top = app.screen
+        fleet = app.fleet_screen()
+        built = fleet is not None and fleet.ready and top.is_running and top.is_mounted
+        waiting = any(widget._layout_required for widget in top.walk_children(Widget, with_self=True))
+        if built and not waiting and top._compositor.size == app.size and top is app.screen:
+            return
 
 
 def screen_text(app: FlightDeckApp) -> str:

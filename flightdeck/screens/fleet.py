@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -136,6 +137,7 @@ class FleetScreen(Screen[None], inherit_bindings=False):
             return
         shown = [boxes[place.index] for place in arrangement.places]
         app.scene.shape = shape_of(app.scene, shown) if arrangement.cards and not app.expanded else None
+        app.scene.name_cells = max(cell_len(box.name) for box in shown)
         app.scene.shape_height = min(place.height for place in arrangement.places) - 2
         for pane, place, box in zip(panes, arrangement.places, shown, strict=False):
             pane.display = True

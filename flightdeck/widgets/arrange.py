@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CARD_MIN_W = 46
-CARD_MIN_H = 15
+CARD_MIN_H = 12  # meters, three lanes, a job, two traces, the throttle strip
 OPEN_MIN_H = 9
 
 
@@ -48,7 +48,7 @@ def arrange(boxes: int, focus: int, width: int, height: int, expanded: bool = Fa
 
 def _cards(boxes: int, width: int, height: int) -> Arrangement | None:
     most = min(boxes, width // CARD_MIN_W)
-    if most < 1 or (most == 1 and boxes > 1):
+    if most < 1:
         return None
     lines = -(-boxes // most)
     columns = -(-boxes // lines)  # evenly: 4 boxes on 3 columns are 2 x 2
@@ -57,9 +57,10 @@ def _cards(boxes: int, width: int, height: int) -> Arrangement | None:
     places = []
     for index in range(boxes):
         column, line = index % columns, index // columns
-        x, y = width * column // columns, height * line // lines
-        right, bottom = width * (column + 1) // columns, height * (line + 1) // lines
-        gap = 1 if column < columns - 1 else 0
+        across = min(columns, boxes - line * columns)  # the last line shares the whole width too
+        x, y = width * column // across, height * line // lines
+        right, bottom = width * (column + 1) // across, height * (line + 1) // lines
+        gap = 1 if column < across - 1 else 0
         places.append(Place(index, "card", x, y, right - x - gap, bottom - y))
     return Arrangement(tuple(places), columns)
 

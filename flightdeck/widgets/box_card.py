@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
+
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Lane, lane_word
 from flightdeck.model.traces import BY_KEY
@@ -31,6 +33,7 @@ class Drawn:
 
 
 SUMMARY_CELLS = 26
+OPEN_TRACE_MAX = 7  # rows of a trace in an opened box: what room there is goes to the hour
 STATE_TONES = {"up": "ok", "late": "warn", "blind": "warn", "down": "bad", "new": "info"}
 STATE_WORDS = {"late": "LATE", "blind": "NO SENSOR DATA", "down": "DOWN", "new": "NO SAMPLES YET"}
 
@@ -58,18 +61,16 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
     state = deck.box_state(box)
     history = deck.history(box)
     sample = history.latest
-    named = max(8, min(18, width // 12))
+    named = max(8, min(18, width // 8, scene.name_cells))
     row = Row(width, "s" if focused else "")
     row.add(f"{scene.glyphs.mark} " if focused else "  ", "focus+b")
     row.add(box.name, "bright" if focused else "text", named).add(" ")
     if state == "down":
         row.add("DOWN", "bad+b").add(f"  last sample {units.ago(deck.sample_age(box))}", "dim")
-        return row.right((_lane_summary(scene, box), "dim"), (" ", "dim")).done()
-    hardware = _hardware(box)
-    if width < 100:
-        hardware = hardware.removeprefix("NVIDIA ").removeprefix("AMD ")
-    summary = SUMMARY_CELLS if width >= 116 else 0
-    row.add(fit(hardware, max(0, min(30, width - 63 - named - summary))), "dim").add(" ")
+        return row.right((_lane_summary(scene, box, width - row.used - 3), "dim"), (" ", "dim")).done()
+    summary = 0 if width < 116 else SUMMARY_CELLS + min(24, (width - 116) // 3)
+    room = max(0, min(30, width - 63 - named - summary))
+    row.add(fit(short_hardware(_hardware(box), room), room), "dim").add(" ")
     temp = None
     if sample is not None:
         temp = sample.cpu_temp_c if units.known(sample.cpu_temp_c) else sample.zone_max_c
@@ -95,7 +96,7 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
         if row.used + len(text) <= width - summary:
             row.add(text, style)
     if summary:
-        row.right((fit(_lane_summary(scene, box), summary - 2, ">"), "dim"), (" ", "dim"))
+        row.right((fit(_lane_summary(scene, box, summary - 2), summary - 2, ">"), "dim"), (" ", "dim"))
     return row.done()
 
 
@@ -139,10 +140,14 @@ def _about(scene: Scene, box: Box, width: int) -> Line:
     if box.simulated:  # the title says so
         about = about.removeprefix("simulated").lstrip(" ,;:-\u00b7")
     parts = [_hardware(box), about if about != box.name else "", f"driver {box.driver}" if box.driver else ""]
-    age = scene.deck.sample_age(box)
-    row = Row(width).add("  ".join(part for part in parts if part) or "nothing known about this box yet", "dim")
+    parts = [part for part in parts if part] or ["nothing known about this box yet"]
+    seen = " " + _seen(scene.deck.sample_age(box))
+    row = Row(width).add(fit(parts[0], min(cell_len(parts[0]), width - len(seen))), "dim")
+    for part in parts[1:]:
+        if row.used + 2 + cell_len(part) + len(seen) <= width:
+            row.add(f"  {part}", "dim")
     late = scene.deck.box_state(box) != "up"
-    return row.right((" " + _seen(age), "warn" if late else "faint")).done()
+    return row.right((seen, "warn" if late else "faint")).done()
 
 
 def _seen(age: float | None) -> str:
@@ -317,8 +322,8 @@ def _opened_body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     lanes = scene.lanes(box)
     traces = wanted_traces(scene, box)
     columns = max(1, min(3, width // 36))
-    if columns == 2 and box.devices:
-        traces.append(BY_KEY["gpu_pct"])  # fills the last row
+    if box.devices and columns > 1:  # fills the last row
+        traces += [BY_KEY[key] for key in ("gpu_pct", "net_tx")[: columns * -(-len(traces) // columns) - len(traces)]]
     groups = -(-len(traces) // columns)
     job_count = max(1, len(scene.jobs(box)) + scene.hidden_jobs(box))
     lane_rows = min(max(1, len(lanes)), max(1, height // 3))
@@ -333,9 +338,15 @@ def _opened_body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     left -= details
     if high == 2 and left >= groups:
         high, left = 3, left - groups
-    jobs += min(left, job_count - jobs)
+    more = min(left, job_count - jobs)
+    jobs, left = jobs + more, left - more
+    while 3 <= high < OPEN_TRACE_MAX and left >= groups:
+        high, left = high + 1, left - groups
+    gap = 1 if left else 0
     drawn = Drawn()
     _put_lanes(drawn, scene, box, lanes, lane_rows, details, width)
+    if gap:
+        drawn.put(Row(width).done())
     _put_jobs(drawn, scene, box, jobs, width)
     below = shown * max(1, high) + 1 + sums
     while len(drawn.lines) < height - below:
@@ -365,13 +376,33 @@ def _with_unit(row: Row, number: str, unit: str, width: int) -> None:
         row.add(number, "text", width - len(unit), ">").add(unit, "dim")
 
 
-def _lane_summary(scene: Scene, box: Box) -> str:
-    """``cpu 1/2  gpu PARKED``: what each lane does, in a word."""
-    parts = []
-    for lane in scene.lanes(box)[:3]:
+def _lane_summary(scene: Scene, box: Box, room: int) -> str:
+    """``cpu 1/2  gpu PARKED``: what each lane does, in a word; lanes that do not fit are counted."""
+    parts: list[str] = []
+    for lane in scene.lanes(box):
         word = lane_word(lane, scene.deck.view_age()).text
         parts.append(f"{lane.queue} {lane.busy}/{lane.slots}" if word == "ON" else f"{lane.queue} {word}")
-    return "  ".join(parts)
+    for kept in range(len(parts), 0, -1):
+        text = "  ".join([*parts[:kept], *([f"+{len(parts) - kept}"] if kept < len(parts) else [])])
+        if cell_len(text) <= room:
+            return text
+    return f"{len(parts)} lanes" if parts else ""
+
+
+_FILLERS = ("(R)", "(TM)", "(r)", "(tm)")
+_GENERIC = ("NVIDIA", "AMD", "Intel", "Graphics", "Processor", "CPU", "with")
+
+
+def short_hardware(name: str, room: int) -> str:
+    """The telling words of a hardware's name, as many as fit: ``RTX 6000`` of ``NVIDIA RTX 6000 Ada Generation``."""
+    if cell_len(name) <= room:
+        return name
+    for filler in _FILLERS:
+        name = name.replace(filler, "")
+    words = [word for word in name.split() if word not in _GENERIC] or name.split()
+    while len(words) > 1 and cell_len(" ".join(words)) > room:
+        words.pop()
+    return " ".join(words)
 
 
 def _worst(values: Iterable[float | None]) -> float | None:

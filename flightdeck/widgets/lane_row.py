@@ -11,7 +11,7 @@ from flightdeck.model.fleet import Lane, exit_text, lane_word
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 
 TONES = {"ok": "ok+b", "warn": "warn+b", "bad": "bad+b", "wait": "info", "dim": "dim"}
-STATE_CELLS = 12
+STATE_CELLS = 11
 
 
 def lane_row(lane: Lane, width: int, g: Glyphs, selected: bool, since_view_s: float, words: bool = True) -> Line:
@@ -30,7 +30,7 @@ def lane_row(lane: Lane, width: int, g: Glyphs, selected: bool, since_view_s: fl
 
 
 def _name_cells(width: int, words: bool) -> int:
-    return max(8, min(18, width - 42)) + (0 if words else 5)
+    return max(7, min(18, width - 38)) + (0 if words else 5)
 
 
 def room_for_words(lanes: Sequence[Lane], width: int) -> bool:

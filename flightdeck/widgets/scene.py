@@ -46,6 +46,7 @@ class Scene:
     project: str | None = None
     glyphs: Glyphs = UNICODE
     shape: Shape | None = None
+    name_cells: int = 18  # the longest name among the boxes shown
     shape_height: int = 0  # the lowest card's inner rows
     traces: TraceCache = field(default_factory=TraceCache)
 

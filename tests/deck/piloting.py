@@ -10,12 +10,21 @@ from typing import Any
 from textual.pilot import Pilot
 
 from flightdeck.app import FlightDeckApp
-from flightdeck.frame import screen_text
+from flightdeck.frame import screen_text, settle
 from flightdeck.model.deck import Clock
 from flightdeck.orders import Order, Outcome
 from tests.deck.fleet_data import MONO, NOW, FleetData
 
 Flight = Callable[[FlightDeckApp, Pilot[int]], Awaitable[None]]
+
+
+class Crew(Pilot[int]):
+    """Presses a key and waits until the screen that it may have opened stands."""
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            await super().press(key)
+            await settle(self.app, self)  # type: ignore[arg-type]
 
 
 class Ledger:
@@ -58,14 +67,14 @@ def fly(
     async def run() -> None:
         app = FlightDeckApp(None, clock=clock or StandingClock(), **options)
         async with app.run_test(size=size) as pilot:
-            while (screen := app.fleet_screen()) is None or not screen.ready:
-                await pilot.pause()
+            pilot = Crew(app)
+            await settle(app, pilot)
             if not app.read_only:
                 app.desk = Ledger()  # type: ignore[assignment]
             if fleet is not None:
                 app.take_in(fleet.first())
                 app.flush()
-            await pilot.pause()
+            await settle(app, pilot)
             await flight(app, pilot)
 
     asyncio.run(run())

@@ -27,7 +27,8 @@ def test_every_arrangement_is_sound(boxes: int, focus: int, width: int, height: 
 @pytest.mark.parametrize(
     ("boxes", "size", "columns", "kind"),
     [(4, (210, 47), 4, "card"), (4, (120, 37), 2, "card"), (3, (166, 33), 3, "card"), (1, (80, 21), 1, "card"),
-     (4, (80, 21), 1, "open"), (12, (210, 47), 4, "card"), (12, (120, 37), 1, "open"), (2, (80, 40), 1, "open")],
+     (4, (80, 21), 1, "open"), (12, (120, 37), 1, "open"), (2, (80, 40), 1, "card"),
+     (5, (120, 37), 2, "card"), (4, (100, 27), 2, "card"), (12, (210, 47), 4, "card"), (3, (80, 30), 1, "open")],
 )  # fmt: skip
 def test_as_many_columns_as_fit(boxes: int, size: tuple[int, int], columns: int, kind: str) -> None:
     found = arrange(boxes, 0, *size)
