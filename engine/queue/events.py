@@ -116,7 +116,9 @@ def recent(db: Db, limit: int = 50, project: str | None = None, after_id: int | 
     """
     rows = db.all(
         "select id, family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, "
-        "elapsed_s, detail, project, created_at from (select * from job_events where id > {after_id} "
+        "elapsed_s, detail, project, created_at, "
+        "(select task_name from ingest_jobs j where j.id = e.job_id and e.family = 'ingest') as task "
+        "from (select * from job_events where id > {after_id} "
         "order by id desc limit {depth}) e where (1 = {every} or e.project = {project}) order by id desc limit {limit}",
         after_id=after_id or 0,
         depth=limit if project is None else max(limit, 5000),
@@ -168,7 +170,8 @@ _CAUSES = {
 def describe(row: Mapping[str, Any]) -> str:
     """One line for people: what happened, where, to which job, why."""
     where = " ".join(part for part in (row.get("box"), row.get("queue")) if part)
-    what = str(row.get("node_id") or f"job {row['job_id']}")
+    job = f"job {row['job_id']}"
+    what = str(row.get("node_id") or (f"{row['task']} ({job})" if row.get("task") else job))
     happened = _WORDS.get(row["event_type"], str(row["event_type"]).replace("_", " "))
     if row.get("cause"):
         happened += f" ({_CAUSES.get(row['cause'], row['cause'])})"

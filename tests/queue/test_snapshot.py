@@ -53,7 +53,7 @@ def test_one_view_of_all_projects(db: Db) -> None:
     assert (shown["id"], shown["name"], shown["node_id"], shown["box"]) == (str(one.id), "video", "render", "b1")
     assert (shown["progress_pct"], shown["progress_text"], shown["run_id"]) == (61, "frame 61", str(run))
     assert 0 <= shown["age_s"] < 60
-    assert view["events"][0]["text"] == f"b1 default: job {two.id} failed, exit 1: boom"
+    assert view["events"][0]["text"] == f"b1 default: {two.name} (job {two.id}) failed, exit 1: boom"
     assert view["leader"]["box"] == "b9"
     mine = queue_view(db, project="p")
     assert [row["project"] for row in mine["projects"]] == ["p"] and len(mine["lanes"]) == 1
