@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -17,6 +18,8 @@ from collections.abc import Mapping, Sequence
 import pyte
 
 from tests.support import ROOT, eventually
+
+_PIECES = re.compile(rb"(?=\x1b)")  # one escape sequence and the text after it
 
 
 class Terminal:
@@ -62,11 +65,15 @@ class Terminal:
                 return
             with self._lock:
                 self.sent += data
-                try:
-                    self._stream.feed(data)
-                except Exception:  # the emulator does not know every sequence; its parser is dead after one
-                    self._stream = pyte.ByteStream(self._screen)
-                    self.misread += 1
+                for piece in _PIECES.split(data):
+                    self._show(piece)
+
+    def _show(self, piece: bytes) -> None:
+        try:
+            self._stream.feed(piece)
+        except Exception:  # the emulator does not know every sequence; its parser is dead after one, the rest goes on
+            self._stream = pyte.ByteStream(self._screen)
+            self.misread += 1
 
     def screen(self) -> str:
         with self._lock:
