@@ -26,6 +26,7 @@ _RING = SLOTS + 24  # some slack, so that a column at the left edge is whole
 _MINUTE = 60 // STEP_S
 
 Pair = tuple[float, float]
+Span = tuple[float, float, float]
 Columns = list[Pair | None]
 
 CAUSES = "PTBCS"  # power cap, thermal, hardware brake, cpu, sync boost; the letters of the strip
@@ -229,18 +230,18 @@ class History:
             else:
                 self.add(row)
         if not details and rows:
-            self._newest(rows[-1])
+            self._newest(rows[-1], [_span(rows[-1], metric) for metric in METRICS])
 
     def add(self, sample: BoxSample) -> None:
         """One detail sample."""
         if self.latest is not None and sample.tier == self.latest.tier and sample.at == self.latest.at:
             return  # the same row by notification and by gap fill
         slot = slot_of(sample.at)
-        self._readings(sample, slot, 1)
+        spans = self._readings(sample, slot, 1)
         ms, brakes = self._causes(sample)
         self.throttle.put(slot, ms, brakes)
         if self.latest is None or sample.at >= self.latest.at:
-            self._newest(sample)
+            self._newest(sample, spans)
         self.version += 1
 
     def _minute(self, row: BoxSample, edge: int | None) -> None:
@@ -255,21 +256,20 @@ class History:
             self.throttle.put(slot, {cause: value / _MINUTE for cause, value in ms.items()}, brakes / _MINUTE)
         self.version += 1
 
-    def _newest(self, sample: BoxSample) -> None:
+    def _newest(self, sample: BoxSample, spans: list[Span | None]) -> None:
         self.latest = sample
-        for metric in METRICS:
-            spans = [span for span in _spans(sample, metric) if span is not None]
-            self.rings[metric.key].last = max((span[2] for span in spans), default=None)
+        for metric, span in zip(METRICS, spans, strict=True):
+            self.rings[metric.key].last = None if span is None else span[2]
         for gpu in sample.gpus:
             if gpu.state == "ok":
                 self.gpu_alive[gpu_identity(gpu)] = (gpu, sample.at)
 
-    def _readings(self, sample: BoxSample, first: int, count: int) -> None:
-        for metric in METRICS:
-            spans = [span for span in _spans(sample, metric) if span is not None]
-            if spans:
-                low, high = min(span[0] for span in spans), max(span[1] for span in spans)
-                self.rings[metric.key].put(first, count, low, high)
+    def _readings(self, sample: BoxSample, first: int, count: int) -> list[Span | None]:
+        spans = [_span(sample, metric) for metric in METRICS]
+        for metric, span in zip(METRICS, spans, strict=True):
+            if span is not None:
+                self.rings[metric.key].put(first, count, span[0], span[1])
+        return spans
 
     def _causes(self, sample: BoxSample) -> tuple[dict[str, float], float]:
         """Milliseconds per cause of one row, worst over its GPUs; causes overlap and are never added up."""
@@ -353,17 +353,24 @@ def _round_up(value: float) -> float:
     return 10.0 * power
 
 
-def _spans(sample: BoxSample, metric: Metric) -> Iterable[tuple[float, float, float] | None]:
-    """(minimum, maximum, value) of one metric in one row, per GPU where it is one of theirs."""
+def _span(sample: BoxSample, metric: Metric) -> Span | None:
+    """(lowest, highest, value) of one metric in one row, over the GPUs where it is one of theirs. None: no reading."""
+    column = metric.column
+    found: Span | None = None
     for source in sample.gpus if metric.gpu else (sample,):
-        value = getattr(source, metric.column)
-        low = source.low.get(metric.column, value)
-        high = source.high.get(metric.column, value)
-        if not known(low) or not known(high):
-            yield None
+        value = getattr(source, column)
+        low = source.low.get(column, value) if source.low else value
+        high = source.high.get(column, value) if source.high else value
+        if low is None or high is None or not known(low) or not known(high):
+            continue
+        if low > high:
+            low, high = high, low
+        middle = float(value if known(value) else high)
+        if found is None:
+            found = (low, high, middle)
         else:
-            middle = value if known(value) else high
-            yield min(low, high), max(low, high), float(middle)
+            found = (min(found[0], low), max(found[1], high), max(found[2], middle))
+    return found
 
 
 def _worst(values: Iterable[float | int | None]) -> float | None:

@@ -58,7 +58,8 @@ def test_arrows_and_hjkl_reach_every_lane_and_job(size: tuple[int, int]) -> None
             "h",
             *["j"] * 8,
         ]:
-            visited.add((app.scene.cursor.box, app.scene.cursor.lane, app.scene.cursor.job))
+            cursor = app.scene.cursor
+            visited.add((cursor.box, "" if cursor.job else cursor.lane, cursor.job))
             await pilot.press(key)
         lanes = {(box.raw, row.raw_queue, "") for box in app.boxes() for row in app.scene.lanes(box)}
         jobs = {(box.raw, "", job.id) for box in app.boxes() for job in box.jobs}
@@ -67,6 +68,23 @@ def test_arrows_and_hjkl_reach_every_lane_and_job(size: tuple[int, int]) -> None
     fleet = four_boxes()
     del fleet.boxes[0][0]["jobs"][2:]
     fly(fleet, flight, size=size)
+
+
+def test_when_a_job_ends_the_cursor_falls_to_its_own_lane() -> None:
+    """Not to the first lane of the box: the next p would park what nobody chose."""
+    fleet = three_boxes()
+    jobs = fleet.boxes[1][0]["jobs"]
+    assert jobs[0]["queue"] == "gpu"
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        await pilot.press("l", "j", "j")
+        assert app.scene.cursor.job == jobs[0]["id"]
+        jobs.clear()
+        app.take_in(fleet.tick(2))
+        await pilot.press("tab", "shift+tab")
+        assert (app.scene.cursor.lane, app.scene.cursor.job) == ("gpu", "")
+
+    fly(fleet, flight)
 
 
 def test_tab_cycles_the_lanes_of_a_box() -> None:
@@ -83,6 +101,8 @@ def test_tab_cycles_the_lanes_of_a_box() -> None:
 
 
 def test_parking_an_idle_lane_is_instant() -> None:
+    """As a drain: a job that was claimed since the deck looked last was not asked about, so it is not killed."""
+
     async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         await pilot.press("tab", "space")
         assert isinstance(app.screen, FleetScreen)
@@ -93,7 +113,7 @@ def test_parking_an_idle_lane_is_instant() -> None:
                     "box": "beelink",
                     "queue": "gpu",
                     "project": "lm_content",
-                    "policy": "hard",
+                    "policy": "drain",
                     "requested_by": app.operator.who,
                 },
             )
