@@ -162,6 +162,30 @@ def test_a_tiny_terminal_is_survived(terminal: Open, fleet_url: str, size: tuple
     assert deck.wait_gone() == 0
 
 
+def test_what_was_painted_in_pieces_is_what_a_full_repaint_shows(terminal: Open, fleet_url: str) -> None:
+    """Cells that changed go out past the compositor; nothing stale is left behind by moving, sheets and sizes."""
+    deck = opened(terminal, fleet_url)
+
+    def body() -> list[str]:
+        return deck.screen().split("\n")[1:-2]
+
+    for keys, word in [
+        ("jjk\t", "FLIGHT DECK"),
+        ("2", "JOBS"),
+        ("\x1b", "FLIGHT DECK"),
+        ("?", "Moving"),
+        ("\x1b", "FLIGHT DECK"),
+    ]:
+        deck.keys(keys)
+        deck.wait_for(word)
+    deck.keys("f")
+    deck.wait_for("FROZEN")
+    before, sent = body(), len(deck.sent)
+    deck.keys("\x0c")
+    eventually(lambda: len(deck.sent) > sent + 2000, what="a full repaint")
+    assert eventually(lambda: body() == before, what="the same picture")
+
+
 def test_a_database_that_stops_answering_holds_up_no_key(terminal: Open, pg_store: Store) -> None:
     """D14: every call has a deadline, keys go on, ``q`` works. The server's end of each connection is frozen."""
     add_lane(pg_store)
