@@ -22,8 +22,11 @@ def settle(scene: Scene, boxes: Sequence[Box], cursor: Cursor) -> Cursor:
         return Cursor()
     box = next((box for box in boxes if box.raw == cursor.box), boxes[0])
     lanes = [lane.raw_queue for lane in scene.lanes(box)]
-    if cursor.job and any(job.id == cursor.job for job in scene.jobs(box)):
-        return Cursor(box.raw, "", cursor.job)
+    job = next((job for job in scene.jobs(box) if job.id == cursor.job), None) if cursor.job else None
+    if job is not None:
+        # Its lane comes along: when the job ends, the cursor falls to that one and not to a lane that nobody chose.
+        lane = next((lane.raw_queue for lane in scene.lanes(box) if lane.queue == job.queue), "")
+        return Cursor(box.raw, lane, job.id)
     lane = cursor.lane if cursor.lane in lanes else lanes[0] if lanes else ""
     return Cursor(box.raw, lane)
 

@@ -201,7 +201,7 @@ class Operator:
         busy = sum(part.busy for _, part in lanes)
         jobs = [job for box, part in lanes for job in _jobs_of(box, part)]
         if not busy and not jobs:
-            go("hard")
+            go("drain")  # what was claimed since the last look was not asked about, so it is not killed
             return
         count = max(busy, len(jobs))
         details: list[Span] = [(f"{count} running {'job' if count == 1 else 'jobs'} would be interrupted:", "warn")]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from textual.pilot import Pilot
 
 from flightdeck import actions
 from flightdeck.app import FlightDeckApp
+from flightdeck.navigate import settle
 from flightdeck.operating import Operator
 from flightdeck.screens.commands import CommandsScreen
 from flightdeck.screens.dialog import ConfirmScreen, PromptScreen
@@ -80,9 +83,10 @@ def test_when_a_job_ends_the_cursor_falls_to_its_own_lane() -> None:
         await pilot.press("l", "j", "j")
         assert app.scene.cursor.job == jobs[0]["id"]
         jobs.clear()
-        app.take_in(fleet.tick(2))
-        await pilot.press("tab", "shift+tab")
-        assert (app.scene.cursor.lane, app.scene.cursor.job) == ("gpu", "")
+        app.take_in(replace(fleet.tick(2), view=fleet.view()))
+        app.flush()
+        await pilot.pause()
+        assert settle(app.scene, app.boxes(), app.scene.cursor) == Cursor("spark", "gpu")
 
     fly(fleet, flight)
 
