@@ -212,6 +212,8 @@ def lane_word(lane: Lane, since_view_s: float = 0.0) -> LaneWord:
         on = sum(word.text == "ON" for word in words)
         tone = "bad" if any(word.tone == "bad" for word in words) else "warn"
         return LaneWord(f"{on} of {len(words)} ON", tone)
+    if lane.state == "stopping" and not lane.busy and not lane.flagged:
+        return LaneWord("ended", "dim")  # its last heartbeat: it went in order, which is no fault
     if lane.silent(since_view_s):
         return LaneWord("DOWN", "bad")
     if lane.state == "refused":

@@ -13,6 +13,7 @@ WORDS = (
     ("draining n", "n running jobs end, nothing new is taken"),
     ("resuming...", "it was ordered on and has not said running yet"),
     ("DOWN", "no heartbeat for 30 s; its jobs go to other lanes"),
+    ("ended", "it was stopped in order and gave back what it had"),
     ("REFUSED", "the lane may not run here; the reason is on its row"),
     ("2 of 3 ON", "in all: lanes of several projects that stand differently"),
 )

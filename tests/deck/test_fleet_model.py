@@ -28,10 +28,12 @@ def words(**over: Any) -> str:
         ({"desired": "off", "state": "draining", "busy": 1}, "draining 1"),
         ({"state": "parked"}, "resuming..."),
         ({"state": "starting"}, "starting..."),
-        ({"state": "stopping"}, "stopping"),
         ({"state": "refused"}, "REFUSED"),
         ({"last_seen_s": 31.0}, "DOWN"),
         ({"flagged": True}, "DOWN"),
+        ({"state": "stopping", "busy": 0, "last_seen_s": 99.0}, "ended"),
+        ({"state": "stopping", "busy": 1}, "stopping"),
+        ({"state": "stopping", "busy": 1, "last_seen_s": 99.0}, "DOWN"),
         ({"desired": "off", "state": "parked", "last_seen_s": 99.0}, "DOWN"),
     ],
 )
