@@ -136,9 +136,10 @@ class FleetScreen(Screen[None], inherit_bindings=False):
             self._explain(panes[0], width, room, bool(boxes))
             return
         shown = [boxes[place.index] for place in arrangement.places]
-        app.scene.shape = shape_of(app.scene, shown) if arrangement.cards and not app.expanded else None
+        inner = min(place.height for place in arrangement.places) - 2
+        app.scene.shape = shape_of(app.scene, shown, inner) if arrangement.cards and not app.expanded else None
         app.scene.name_cells = max(cell_len(box.name) for box in shown)
-        app.scene.shape_height = min(place.height for place in arrangement.places) - 2
+        app.scene.shape_height = inner
         for pane, place, box in zip(panes, arrangement.places, shown, strict=False):
             pane.display = True
             pane.put_at(place)

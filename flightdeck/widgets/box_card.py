@@ -163,7 +163,7 @@ def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     lanes = scene.lanes(box)
     meters = [
         cpu_row(history.latest, width, g),
-        *gpu_rows(box, history, deck.now(), width, g, most=2 if height >= 24 else 1),
+        *gpu_rows(box, history, deck.now(), width, g, most=_gpu_rows(height)),
         memory_row(box, history.latest, width, g),
     ]
     shape = Shape(len(meters), len(lanes), sum(_wants_detail(lane, scene) for lane in lanes))
@@ -250,6 +250,8 @@ def plan_card(height: int, shape: Shape) -> Plan:
     trace(3)
     take("about")
     take("sums")
+    trace(4)
+    left -= 1 if left else 0  # another job
     trace(7)
     take("rule")
     rows = 1
@@ -276,13 +278,19 @@ def _put_jobs(drawn: Drawn, scene: Scene, box: Box, room: int, width: int) -> No
         drawn.put(line, Cursor(box.raw, job.queue if job else "", job.id if job else ""))
 
 
-def shape_of(scene: Scene, boxes: Sequence[Box]) -> Shape:
-    """The largest of each part over these boxes."""
+def _gpu_rows(height: int) -> int:
+    """How many GPUs of a box get a meter each in a card of so many inner rows."""
+    return 2 if height >= 24 else 1
+
+
+def shape_of(scene: Scene, boxes: Sequence[Box], height: int) -> Shape:
+    """The largest of each part over these boxes, in cards of ``height`` inner rows."""
     shape = Shape(0, 0, 0)
     for box in boxes:
         lanes = scene.lanes(box)
         latest = scene.deck.history(box).latest
-        gpus = min(2, max(1, len(latest.gpus) if latest is not None else 1))
+        gpus = max(1, len(latest.gpus) if latest is not None else 1)
+        gpus = gpus if gpus <= _gpu_rows(height) else 1
         shape = shape.covering(Shape(2 + gpus, len(lanes), sum(_wants_detail(lane, scene) for lane in lanes)))
     return shape
 

@@ -122,19 +122,17 @@ def event_line(deck: Deck, events: Sequence[Event], width: int, message: Span | 
     row = Row(width).add(" ")
     if message is not None:
         row.add(message[0], message[1])
-        if row.used < width - 30:
-            row.add("   ")
     telling = [event for event in events if event.kind != "completed"] or events
     first = message is None
     for event in telling:
         where = " ".join(part for part in (event.box, event.queue) if part)
         text = event.text.removeprefix(f"{where}: ")
         size = 9 + cell_len(where) + (2 if where else 0) + cell_len(text)
-        if row.used + size > width and not first:
+        if not first and row.used + 3 + size > width:
             break  # whole or not at all
+        row.add("" if first else "   ").add(clock_text(event), "faint").add(" ")
+        row.add(where, "text").add("  " if where else "").add(text, event_tone(event))
         first = False
-        row.add(clock_text(event), "faint").add(" ")
-        row.add(where, "text").add("  " if where else "").add(text, event_tone(event)).add("   ")
     if not events and message is None:
         row.add("no events yet" if deck.loaded else "waiting for the database", "faint")
     return row.done()

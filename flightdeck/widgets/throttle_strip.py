@@ -41,20 +41,29 @@ def strip_row(scene: Scene, box: Box, width: int, label: int) -> Line:
 def sums_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     """``P 415 s power  T 1240 s thermal  B x4``; a tilde when the seconds were sampled and not counted by the hardware."""
     history = scene.deck.history(box)
-    row = Row(width).add("", "text", label)
     if not history.throttle_offered:
-        return row.done()
+        return Row(width).done()
     total, brakes = history.throttle.totals(scene.deck.end_slot(box))
     about = "~" if history.sampled_source else ""
+    parts: Line = []
     shown = [cause for cause in "PTCS" if total[cause] >= 100.0]
     for cause in shown:
-        row.add(f"{cause} {about}{units.seconds(total[cause])}", TONES[cause]).add(f" {NAMES[cause]}  ", "dim")
+        parts += [
+            (f"{cause} {about}{units.seconds(total[cause])}", TONES[cause]),
+            (f" {NAMES[cause]}", "dim"),
+            ("  ", "dim"),
+        ]
     if brakes or total["B"] >= 100.0:
-        row.add(f"B x{brakes}", TONES["B"])
+        parts.append((f"B x{brakes}", TONES["B"]))
         if total["B"] >= 100.0:
-            row.add(f" {about}{units.seconds(total['B'])}", TONES["B"])
-    elif not shown:
-        row.add("none in this hour", "faint")
+            parts.append((f" {about}{units.seconds(total['B'])}", TONES["B"]))
+    elif shown:
+        parts.pop()
+    else:
+        parts.append(("none in this hour", "faint"))
+    row = Row(width).to(max(0, min(label, width - sum(len(text) for text, _ in parts))))
+    for text, style in parts:
+        row.add(text, style)
     return row.done()
 
 
