@@ -268,32 +268,6 @@ class FlightDeckApp(App[int], inherit_bindings=False):
     def frozen_s(self) -> float | None:
         return None if self.frozen is None else self.deck.clock.mono() - self.frozen.clock.mono()
 
-    def place_text(self) -> str:
-        """Right end of the key line: filter, order, and where in the fleet the cursor is when not all of it is shown."""
-        boxes = self.boxes()
-        parts = [f"/{self.filter_text}"] if self.filter_text else []
-        if self.sort_index:
-            parts.append(f"by {SORTS[self.sort_index].name}")
-        fleet = self.fleet_screen()
-        if fleet is not None and boxes and (fleet.arrangement.above or fleet.arrangement.below):
-            index = next((i for i, box in enumerate(boxes) if box.raw == self.scene.cursor.box), 0)
-            parts.append(f"box {index + 1} of {len(boxes)}")
-        return "  ".join(parts)
-
-    def explanation(self, filtered: bool) -> list[Span]:
-        """What stands on an empty screen."""
-        if not self.deck.loaded:
-            return [("Connecting to the database", "bright"), (self.store_name, "dim"), (self.deck.link.error, "warn")]
-        if self.filter_text or filtered:
-            return [("No box matches the filter.", "bright"), ("esc clears it", "dim")]
-        return [
-            ("No boxes yet.", "bright"),
-            ("A box appears here with its first recorder, lane or sample.", "text"),
-            ("", "text"),
-            ("flightdeck up      runs this box: recorder, orchestrator, lanes", "dim"),
-            ("flightdeck demo    shows a living fleet, needs nothing", "dim"),
-        ]
-
     def say(self, text: str, tone: str = "text", seconds: float = 8.0) -> None:
         """Put one line on the event line for a while."""
         self._message = (text, tone, self.clock.mono() + seconds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
+from rich.cells import cell_len
+
 # A control byte becomes a visible, narrow stand-in, so that a hostile name looks odd instead of doing something.
 STAND_IN = "?"
 _SPACES = {"\t": " ", "\n": " ", "\r": " ", "\v": " ", "\f": " ", "\u2028": " ", "\u2029": " "}
@@ -64,3 +66,19 @@ def _cells(char: str) -> int:
     if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+_FILLERS = ("(R)", "(TM)", "(r)", "(tm)")
+_GENERIC = ("NVIDIA", "AMD", "Intel", "Graphics", "Processor", "CPU", "with")
+
+
+def short_hardware(name: str, room: int) -> str:
+    """The telling words of a hardware's name, as many as fit: ``RTX 6000`` of ``NVIDIA RTX 6000 Ada Generation``."""
+    if cell_len(name) <= room:
+        return name
+    for filler in _FILLERS:
+        name = name.replace(filler, "")
+    words = [word for word in name.split() if word not in _GENERIC] or name.split()
+    while len(words) > 1 and cell_len(" ".join(words)) > room:
+        words.pop()
+    return " ".join(words)

@@ -13,10 +13,11 @@ from textual.screen import Screen
 
 from flightdeck.actions import hints
 from flightdeck.model.fleet import Box
+from flightdeck.sorting import SORTS
 from flightdeck.widgets.arrange import Arrangement, Place, arrange
 from flightdeck.widgets.box_card import Drawn, card, one_row, opened, shape_of
 from flightdeck.widgets.header import Tabs, banner_line, event_line, header_line, key_line
-from flightdeck.widgets.lines import Line, LineView, Row
+from flightdeck.widgets.lines import Line, LineView, Row, Span
 from flightdeck.widgets.scene import Cursor
 
 if TYPE_CHECKING:
@@ -182,19 +183,46 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         app = self.deck_app
         width = self.size.width
         self._line("events", event_line(app.scene.deck, app.scene.deck.events(app.scene.project), width, app.message()))
-        self._line("keys", key_line(hints(app.actions), width, app.place_text()))
+        self._line("keys", key_line(hints(app.actions), width, self._place_text()))
 
     def _explain(self, pane: BoxPane, width: int, height: int, filtered: bool) -> None:
         pane.display = True
         pane.put_at(Place(0, "card", 0, 0, width, height))
         app = self.deck_app
         rows: list[Line] = [Row(width).done() for _ in range(height)]
-        for offset, (text, style) in enumerate(app.explanation(filtered)):
+        for offset, (text, style) in enumerate(self._explanation(filtered)):
             y = max(0, height // 2 - 3) + offset
             if y < height:
                 rows[y] = Row(width).add(" " * max(2, (width - 64) // 2)).add(text, style).done()
         pane.box = ""
         pane.show(rows, app.ink, app.glyphs.ascii)
+
+    def _place_text(self) -> str:
+        """Right end of the key line: filter, order, and where in the fleet the cursor is when not all of it is shown."""
+        app = self.deck_app
+        boxes = app.boxes()
+        parts = [f"/{app.filter_text}"] if app.filter_text else []
+        if app.sort_index:
+            parts.append(f"by {SORTS[app.sort_index].name}")
+        if boxes and (self.arrangement.above or self.arrangement.below):
+            index = next((i for i, box in enumerate(boxes) if box.raw == app.scene.cursor.box), 0)
+            parts.append(f"box {index + 1} of {len(boxes)}")
+        return "  ".join(parts)
+
+    def _explanation(self, filtered: bool) -> list[Span]:
+        """What stands on an empty screen."""
+        app = self.deck_app
+        if not app.deck.loaded:
+            return [("Connecting to the database", "bright"), (app.store_name, "dim"), (app.deck.link.error, "warn")]
+        if app.filter_text or filtered:
+            return [("No box matches the filter.", "bright"), ("esc clears it", "dim")]
+        return [
+            ("No boxes yet.", "bright"),
+            ("A box appears here with its first recorder, lane or sample.", "text"),
+            ("", "text"),
+            ("flightdeck up      runs this box: recorder, orchestrator, lanes", "dim"),
+            ("flightdeck demo    shows a living fleet, needs nothing", "dim"),
+        ]
 
     def _line(self, name: str, line: Line) -> None:
         app = self.deck_app

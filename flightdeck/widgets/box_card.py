@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Lane, lane_word
+from flightdeck.model.text import short_hardware
 from flightdeck.model.traces import BY_KEY
 from flightdeck.widgets.job_list import job_rows
 from flightdeck.widgets.lane_row import exit_row, lane_row, model_row, room_for_words
@@ -395,22 +396,6 @@ def _lane_summary(scene: Scene, box: Box, room: int) -> str:
         if cell_len(text) <= room:
             return text
     return f"{len(parts)} lanes" if parts else ""
-
-
-_FILLERS = ("(R)", "(TM)", "(r)", "(tm)")
-_GENERIC = ("NVIDIA", "AMD", "Intel", "Graphics", "Processor", "CPU", "with")
-
-
-def short_hardware(name: str, room: int) -> str:
-    """The telling words of a hardware's name, as many as fit: ``RTX 6000`` of ``NVIDIA RTX 6000 Ada Generation``."""
-    if cell_len(name) <= room:
-        return name
-    for filler in _FILLERS:
-        name = name.replace(filler, "")
-    words = [word for word in name.split() if word not in _GENERIC] or name.split()
-    while len(words) > 1 and cell_len(" ".join(words)) > room:
-        words.pop()
-    return " ".join(words)
 
 
 def _worst(values: Iterable[float | None]) -> float | None:

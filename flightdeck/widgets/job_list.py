@@ -16,7 +16,7 @@ QUEUE_MIN = 5
 
 def bar_cells(width: int) -> int:
     """How long a progress bar is in a row of this width."""
-    return 0 if width < 56 else min(24, 8 + (width - 56) // 4)
+    return 0 if width < 55 else min(24, 8 + max(0, width - 56) // 4)
 
 
 def queue_cells(jobs: Sequence[Job], width: int, show_project: bool) -> int:
