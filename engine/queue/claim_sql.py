@@ -211,18 +211,26 @@ def _claimed(
         payload=f"j.{family.input_column}",
         model="j.required_model" if family.has_run else "null::text",
     )
+    unsynced = "" if after_fin else " and (select count(setting) from unsynced) = 1"
     ctes.append(
         f"claimed as (update {s.table} j set {KEEP_GENERATED}, status = 'running', claimed_by = {{owner}}, claimed_box = {{box}}, "
         "claimed_at = {now}, started_at = case when {begin}::boolean then {now} end, "
         "lease_expires_at = {after[lease_s]}, attempt = j.attempt + 1, fencing_token = j.fencing_token + 1, "
         "progress_pct = null, progress_text = null, unplaceable_reason = null, kill_requested = false "
-        f"where j.id = any(array(select id from locked)) returning {columns}, "
+        f"where j.id = any(array(select id from locked)){unsynced} returning {columns}, "
         "array_position((select ids from chosen), j.id) as ord)"
     )
     # CASE, because AND does not keep its order: a full answer must not pay for the look past the look-ahead (0.14 ms).
     short = f"case when (select count(*) from locked) < {{n}} then {' or '.join(more)} else false end"
     return ", ".join(ctes), short
 
+
+# A claim on its own does not wait for the disk: it is no effect, and half of the way from an insert to user code would
+# be its fsync. A server that crashes before the record is down has forgotten the claim: the row is queued as before,
+# and the lane learns that it lost it. What the attempt does is safe, because its end is flushed, and the claim's record
+# with it. Only the number of the fence may then be given a second time, so that writes about an attempt name its owner
+# too. Never in the fused statement: that one holds results.
+UNSYNCED = "unsynced as materialized (select set_config('synchronous_commit', 'off', true) as setting)"
 
 CLAIM_COLUMNS = (
     "id, fencing_token, attempt, name, run_id, node_id, payload, required_model, priority, is_priority, queue, project, "
@@ -234,7 +242,7 @@ CLAIM_COLUMNS = (
 def claim_statement(family: Family, by_model: bool, newest: bool, bands: bool, look: int, plain: bool = False) -> str:
     """The claim on its own: rows of kind ``claim``, and one of kind ``more`` when a longer look may find more."""
     ctes, short = claim_ctes(family, by_model, newest, bands, look, after_fin=False, plain=plain)
-    return f"with recursive {ctes} {claim_rows(short)}"
+    return f"with recursive {UNSYNCED}, {ctes} {claim_rows(short)}"
 
 
 def claim_rows(short: str) -> str:

@@ -101,7 +101,9 @@ def complete_job(conn: Any, job: Held, result: Any) -> None:
     family = job.family
     with db.transaction():
         row = _attempt(db, family, job.id)
-        if row is None or row["fencing_token"] != job.fencing_token or row["status"] != "running":
+        owner = getattr(job, "worker", None) or (row and row["claimed_by"])
+        mine = row is not None and row["fencing_token"] == job.fencing_token and row["claimed_by"] == owner
+        if row is None or not mine or row["status"] != "running":
             raise StaleClaim(f"job {job.id}: the claim with fence {job.fencing_token} was lost; nothing was written")
         if row["cancel_requested"]:
             raise StaleClaim(f"job {job.id}: a cancel was asked for; nothing was written")
@@ -192,7 +194,7 @@ def _finish_sqlite(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: Cl
         for outcome in sorted(outcomes, key=lambda outcome: outcome.id):
             row = _attempt(db, worker.family, outcome.id)
             if row is not None and row["fencing_token"] == outcome.fencing_token:
-                if row["status"] == "running":
+                if row["status"] == "running" and row["claimed_by"] == worker.owner:
                     _end_one(db, worker.family, row, outcome, worker)
                     answer.done.add(outcome.id)
                     continue

@@ -50,7 +50,8 @@ def finish_statement(family: Family, claim: ClaimShape | None) -> str:
         f"progress_text = case when {becomes} <> 'queued' then j.progress_text end, "
         "lease_expires_at = null, kill_requested = false "
         # Hidden from the planner: it would walk the index of running rows and compare each with every outcome.
-        "from done d where j.id = d.id and j.fencing_token = d.token and coalesce(j.status, '') = 'running' "
+        "from done d where j.id = d.id and j.fencing_token = d.token and j.claimed_by = {owner} "
+        "and coalesce(j.status, '') = 'running' "
         f"returning j.id, j.status, j.attempt, j.fencing_token, j.queue, j.project, {_run(family, 'j')}, "
         f"j.{family.output_column} as output, d.elapsed_s, d.exit_code, d.detail, j.started_at)",
         # The same outcome of the same attempt once more: the first answer was lost on the way, not the claim.
@@ -89,7 +90,8 @@ def complete_statement(family: Family, claim: ClaimShape | None) -> str:
         f"{family.output_column} = case when not j.cancel_requested then d.output::jsonb end, "
         "error = case when j.cancel_requested then 'cancelled' end, finished_at = {now}, "
         "started_at = coalesce(j.started_at, {now}), lease_expires_at = null, kill_requested = false "
-        "from done d where j.id = d.id and j.fencing_token = d.token and coalesce(j.status, '') = 'running' "
+        "from done d where j.id = d.id and j.fencing_token = d.token and j.claimed_by = {owner} "
+        "and coalesce(j.status, '') = 'running' "
         f"returning j.id, j.status, j.attempt, j.fencing_token, j.queue, j.project, {_run(family, 'j')}, "
         f"j.{family.output_column} as output, d.elapsed_s, j.started_at)",
         f"history as (insert into job_events ({COLUMNS}) "

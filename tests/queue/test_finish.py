@@ -256,3 +256,38 @@ def test_lanes_that_finish_and_claim_together_never_deadlock_or_share(store: Sto
     with store.connect("check") as db:
         assert len(effects(db)) == total
         assert db.value("select count(*) as n from job_events where event_type = 'completed'") == total
+
+
+def test_a_fence_given_a_second_time_after_a_server_crash_is_told_apart_by_its_owner(db: Db) -> None:
+    """Q2: a claim that the crash forgot was made again by another lane, with the same number."""
+    add_ingest(db)
+    first, second = lane(), lane(box="b2")
+    (lost,) = take(db, first)
+    db.run("update ingest_jobs set status = 'queued', claimed_by = null, fencing_token = 0, attempt = 0")
+    (again,) = take(db, second)
+    assert again.fencing_token == lost.fencing_token
+    outcome = Outcome(lost.id, lost.fencing_token, "completed", '{"from":"first"}')
+    assert finish(db, first, [outcome]).stale == {lost.id}
+    assert effects(db) == [] and kinds(db, lost.id) == ["stale_write"]
+    assert finish(db, second, [Outcome(again.id, again.fencing_token, "completed", "{}")]).done == {again.id}
+    assert effects(db) == [(again.id, again.fencing_token)]
+
+
+def test_only_a_claim_on_its_own_does_not_wait_for_the_disk(pg_store: Store) -> None:
+    """What holds results is flushed; the setting does not outlive the claim's statement."""
+    with pg_store.connect("test", claims=True) as db:
+        add_ingest(db)
+        db.run("set synchronous_commit = on")
+        worker = lane()
+        (claimed,) = take(db, worker)
+        assert db.value("show synchronous_commit") == "on"
+        finish(db, worker, [Outcome(claimed.id, claimed.fencing_token, "completed", "{}")], next=ask(worker))
+        assert db.value("show synchronous_commit") == "on"
+    from engine.queue.claim_sql import claim_statement
+    from engine.queue.family import FAMILIES
+    from engine.queue.finish_sql import complete_statement, finish_statement
+
+    for family in FAMILIES:
+        assert "synchronous_commit" in claim_statement(family, False, False, False, 8)
+        for fused in (finish_statement, complete_statement):
+            assert "synchronous_commit" not in fused(family, (False, False, False, 8, False))
