@@ -268,7 +268,7 @@ def test_a_fence_given_a_second_time_after_a_server_crash_is_told_apart_by_its_o
     assert again.fencing_token == lost.fencing_token
     outcome = Outcome(lost.id, lost.fencing_token, "completed", '{"from":"first"}')
     assert finish(db, first, [outcome]).stale == {lost.id}
-    assert effects(db) == [] and kinds(db, lost.id) == ["stale_write"]
+    assert effects(db) == [] and kinds(db, lost.id) == [("stale_write", None)]
     assert finish(db, second, [Outcome(again.id, again.fencing_token, "completed", "{}")]).done == {again.id}
     assert effects(db) == [(again.id, again.fencing_token)]
 
