@@ -38,7 +38,10 @@ def main() -> None:
         for theme in ("dark", "light"):
             name = f"fleet-{size}-{theme}"
             if options.only in name:
-                write(options.to / f"{name}.svg", render_frame(updates, cells, theme, store_name="demo").svg)
+                write(
+                    options.to / f"{name}.svg",
+                    render_frame(updates, cells, theme, store_name="demo", read_only=False).svg,
+                )
 
 
 def watch(seconds: float) -> list[FeedUpdate]:
