@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from textual import events
@@ -48,9 +49,9 @@ class Sheet(ModalScreen[T], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield self.view
 
+    @abstractmethod
     def rows(self, width: int) -> list[Line]:
         """All rows, as wide as the screen; the chosen one is marked by the sheet."""
-        raise NotImplementedError
 
     def heading(self, width: int) -> Line | None:
         """A line under the title that stays."""
