@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ class Face:
     last_exit_code: int | None = None
     last_exit_reason: str | None = None
     version: str = ""
+    detail: Mapping[str, Any] | None = None  # devices, slots by kind, side loops that ail
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from engine.queue.family import Family, family_of_queue
 from engine.store import Db, Store
@@ -44,17 +45,18 @@ def beat(
     last_exit_code: int | None = None,
     last_exit_reason: str | None = None,
     version: str = "",
+    detail: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the lane's heartbeat row. The last exit stays until another one is given."""
     db.run(
         "insert into worker_heartbeats as h (box, queue, project, incarnation, state, slots, busy, current_model, "
-        "models_known, models_fit, vram_mb, version, last_seen, flagged_dead_at, last_exit_code, last_exit_reason) "
+        "models_known, models_fit, vram_mb, version, detail, last_seen, flagged_dead_at, last_exit_code, last_exit_reason) "
         "values ({box}, {queue}, {project}, {incarnation}, {state}, {slots}, {busy}, {current_model}, "
-        "{models_known}{json}, {models_fit}{json}, {vram_mb}, {version}, {clock}, null, {code}, {reason}) "
+        "{models_known}{json}, {models_fit}{json}, {vram_mb}, {version}, {detail}{json}, {clock}, null, {code}, {reason}) "
         "on conflict (box, queue, project) do update set incarnation = excluded.incarnation, state = excluded.state, "
         "slots = excluded.slots, busy = excluded.busy, current_model = excluded.current_model, "
         "models_known = excluded.models_known, models_fit = excluded.models_fit, vram_mb = excluded.vram_mb, "
-        "version = excluded.version, last_seen = excluded.last_seen, flagged_dead_at = null, "
+        "version = excluded.version, detail = excluded.detail, last_seen = excluded.last_seen, flagged_dead_at = null, "
         "last_exit_code = case when excluded.last_exit_code is null and excluded.last_exit_reason is null "
         "then h.last_exit_code else excluded.last_exit_code end, "
         "last_exit_reason = case when excluded.last_exit_code is null and excluded.last_exit_reason is null "
@@ -71,6 +73,7 @@ def beat(
         models_fit=json.dumps(list(models_fit)),
         vram_mb=vram_mb,
         version=version,
+        detail=json.dumps(dict(detail or {})),
         code=last_exit_code,
         reason=last_exit_reason,
     )

@@ -120,7 +120,7 @@ def render_sqlite(sql: str) -> str:
 
 # SQLite has no types for these; rows are decoded by column name. Aliases ``x_json`` keep the raw text.
 JSON_COLUMNS = frozenset(
-    "graph context inputs output args result detail models_known models_fit gpus sensors avoid_boxes only_boxes".split()
+    "graph context inputs output args result detail models_known models_fit gpus sensors avoid_boxes only_boxes answers".split()
 )
 TIME_COLUMNS = frozenset("at run_after until last_seen tick last_tick not_before".split())
 BOOLEAN_COLUMNS = frozenset("is_priority cancel_requested kill_requested is_leader enabled simulated".split())

@@ -1,0 +1,32 @@
+-- What an operator reads and orders beyond a lane's switch: logs of jobs, orders about models, what a lane says of itself.
+
+-- devices, slots by kind, side loops that ail: whatever a lane tells that is no column of its own.
+alter table worker_heartbeats add column detail jsonb not null default '{}';
+
+-- The end of what a job printed: the newest 64 KiB of its latest attempt.
+create table job_logs (
+  family     text not null check (family in ('node', 'ingest')),
+  job_id     bigint not null,
+  attempt    int not null default 0,
+  tail       text not null default '',
+  bytes      bigint not null default 0, -- all that the attempt has printed so far
+  project    text not null default '',
+  updated_at timestamptz not null default now(),
+  primary key (family, job_id)
+);
+
+-- "Load this model" and "drop it", to the lanes of a box; box and queue may be '*'. Answered by each lane it meant.
+create table model_orders (
+  id           bigint generated always as identity primary key,
+  box          text not null,
+  queue        text not null default 'gpu',
+  project      text not null default '',
+  model        text not null,
+  action       text not null check (action in ('load', 'unload')),
+  requested_by text,
+  created_at   timestamptz not null default now(),
+  expires_at   timestamptz not null default now() + interval '10 minutes',
+  answers      jsonb not null default '{}' -- owner of a lane -> what it did
+);
+create trigger model_orders_notify after insert on model_orders
+  for each row execute function engine_notify_control();

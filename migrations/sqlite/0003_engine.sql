@@ -1,0 +1,30 @@
+-- What an operator reads and orders beyond a lane's switch: logs of jobs, orders about models, what a lane says of itself.
+
+-- devices, slots by kind, side loops that ail: whatever a lane tells that is no column of its own.
+alter table worker_heartbeats add column detail text not null default '{}';
+
+-- The end of what a job printed: the newest 64 KiB of its latest attempt.
+create table job_logs (
+  family     text not null check (family in ('node', 'ingest')),
+  job_id     integer not null,
+  attempt    integer not null default 0,
+  tail       text not null default '',
+  bytes      integer not null default 0, -- all that the attempt has printed so far
+  project    text not null default '',
+  updated_at text not null default (strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')),
+  primary key (family, job_id)
+);
+
+-- "Load this model" and "drop it", to the lanes of a box; box and queue may be '*'. Answered by each lane it meant.
+create table model_orders (
+  id           integer primary key autoincrement,
+  box          text not null,
+  queue        text not null default 'gpu',
+  project      text not null default '',
+  model        text not null,
+  action       text not null check (action in ('load', 'unload')),
+  requested_by text,
+  created_at   text not null default (strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')),
+  expires_at   text not null default (strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now', '+10 minutes')),
+  answers      text not null default '{}' -- owner of a lane -> what it did
+);
