@@ -117,21 +117,51 @@ class Line:
         self._sock.close()
 
 
+class Unwinding:
+    """What :func:`signals_unwind` yields: moments in which a signal has to wait."""
+
+    def __init__(self, code: int | None) -> None:
+        self._code = code
+        self._waiting: int | None = None
+        self._held = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A signal that comes inside the block is raised at its end: what was started there has a name by then."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._waiting is not None:
+            raise self._exit(self._waiting)
+
+    def on_signal(self, number: int) -> None:
+        """Raise, or remember. For the handler."""
+        if not self._held:
+            raise self._exit(number)
+        self._waiting = number
+
+    def _exit(self, number: int) -> SystemExit:
+        return SystemExit(128 + number if self._code is None else self._code)
+
+
 @contextlib.contextmanager
-def signals_unwind(code: int | None = None) -> Iterator[None]:
+def signals_unwind(code: int | None = None) -> Iterator[Unwinding]:
     """SIGTERM, SIGINT and SIGHUP raise SystemExit in the main thread, so that whoever started something also stops it.
 
     ``code``: the exit code, by default 128 + signal. After the first one they are ignored: the stopping is bounded.
     """
+    unwinding = Unwinding(code)
 
     def unwind(number: int, _frame: object) -> None:
         for other in before:
             signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(128 + number if code is None else code)
+        unwinding.on_signal(number)
 
     before = {n: signal.signal(n, unwind) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
-        yield
+        yield unwinding
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -160,41 +160,59 @@ def main(*, config: str | None = None, no_deck: bool = False, **looks: Any) -> N
         from flightdeck.term.session import check_terminal
 
         check_terminal()
-    with lifeline.signals_unwind(0 if no_deck else None):
-        _show(Path(config) if config else None, no_deck, looks)
+    with lifeline.signals_unwind(0 if no_deck else None) as unwinding:
+        _show(Path(config) if config else None, no_deck, looks, unwinding)
 
 
-def _show(config: Path | None, no_deck: bool, looks: Mapping[str, Any]) -> None:
-    store, line = begin(config)
-    if no_deck:
-        _stay(line)
-        return
-    from flightdeck.launch import open_deck
+def _show(config: Path | None, no_deck: bool, looks: Mapping[str, Any], unwinding: lifeline.Unwinding) -> None:
+    store, data = prepare(config)
+    line: Line | None = None
+    answer: list[str] = []
+    code = 0 if no_deck else 1
+    try:
+        with unwinding.held():
+            line = join(store, data)
+        if no_deck:
+            _stay(line)
+        else:
+            from flightdeck.launch import open_deck
+
+            code = open_deck(**looks, opener=lambda: store, on_quit=lambda app: _ask(app, answer), leave=False)
+    finally:
+        if line is not None:
+            _leave(line, answer[0] if answer else "stop" if code == 1 else "drain")
     from flightdeck.term.session import leave_process
 
-    answer: list[str] = []
-    code = 1
-    try:
-        code = open_deck(**looks, opener=lambda: store, on_quit=lambda app: _ask(app, answer), leave=False)
-    finally:
-        _leave(line, answer[0] if answer else "stop" if code == 1 else "drain")
     leave_process(code)
 
 
 def begin(config_path: Path | None = None, gpus: Callable[[], int] | None = None) -> tuple[Store, Line]:
     """Start what runs on this box, or join what an earlier ``up`` left running. Raises ConfigError, StoreError."""
+    store, data = prepare(config_path)
+    return store, join(store, data, gpus)
+
+
+def prepare(config_path: Path | None) -> tuple[Store, dict[str, Any]]:
+    """The database, with its schema, and the file's settings. Raises ConfigError, StoreError."""
     data = read_config(config_path)
     apply_config(data)
     store = open_store()
-    line = lifeline.attach(run_dir())
-    if line is not None:
-        line.ask("own")
-        return store, line
-    if data.get("orchestrator", True):
+    if running := lifeline.attach(run_dir()):
+        running.close()
+    elif data.get("orchestrator", True):
         migrate(store)  # what the orchestrator would do first; here a refusal is seen by whoever typed the command
     else:
         ensure_schema(store)
-    return store, lifeline.start(plan(store, data, gpus or count_gpus))
+    return store, data
+
+
+def join(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] | None = None) -> Line:
+    """The supervisor of this box, from now on ours: the one that runs, or a new one."""
+    line = lifeline.attach(run_dir())
+    if line is not None:
+        line.ask("own")
+        return line
+    return lifeline.start(plan(store, data, gpus or count_gpus))
 
 
 def _ask(app: FlightDeckApp, answer: list[str]) -> None:
@@ -242,15 +260,11 @@ def _leave(line: Line, answer: str) -> None:
 
 
 def _stay(line: Line) -> None:
-    """Until a signal, which drains."""
+    """Until a signal."""
     say(f"running; logs in {run_dir() / 'log'}")
-    try:
-        while line.alive():
-            time.sleep(5.0)
-        raise ConfigError(f"the supervisor ended; see {run_dir() / 'supervisor.log'}")
-    except SystemExit:
-        _leave(line, "drain")
-        raise
+    while line.alive():
+        time.sleep(5.0)
+    raise ConfigError(f"the supervisor ended; see {run_dir() / 'supervisor.log'}")
 
 
 def say(text: str) -> None:

@@ -72,7 +72,7 @@ def run(show: Callable[[Store], int] | None, directory: Path | None = None) -> i
     """
     directory = (directory or default_dir()).expanduser().absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    with _only_one(directory) as first, lifeline.signals_unwind(0 if show is None else None):
+    with _only_one(directory) as first, lifeline.signals_unwind(0 if show is None else None) as unwinding:
         if not first:
             return _look_on(show, directory)
         url = f"embedded:///{directory / 'postgres'}?dbname={seed.DATABASE}"
@@ -81,7 +81,8 @@ def run(show: Callable[[Store], int] | None, directory: Path | None = None) -> i
             store = Store(url)
             prepare(store)
             server_url = embedded.server_for(url)[0].url(seed.DATABASE)
-            line = lifeline.start(plan(directory, url, server_url), clean_environment())
+            with unwinding.held():
+                line = lifeline.start(plan(directory, url, server_url), clean_environment())
             _tell(directory, server_url)
             return _wait_for_a_signal(server_url) if show is None else show(store)
         finally:

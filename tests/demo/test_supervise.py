@@ -131,3 +131,17 @@ def test_garbage_on_the_wire_is_answered_and_changes_nothing(tmp_path: Path, lin
     pid = eventually(lambda: pid_of(line, "a"))
     assert line.ask("explode")["programs"]
     assert pid_of(line, "a") == pid
+
+
+def test_a_signal_while_the_box_is_being_joined_does_not_lose_what_was_started() -> None:
+    started = None
+    with pytest.raises(SystemExit) as ended:
+        with lifeline.signals_unwind(0) as unwinding:
+            with unwinding.held():
+                os.kill(os.getpid(), signal.SIGTERM)
+                started = "a supervisor"
+            raise AssertionError("the signal was swallowed")
+    assert (ended.value.code, started) == (0, "a supervisor")
+    with pytest.raises(SystemExit) as ended, lifeline.signals_unwind():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
