@@ -5,11 +5,12 @@ BIN    := $(VENV)/bin
 # Tests mostly wait for processes, not for the processor: more workers than cores.
 WORKERS ?= 4
 
-.PHONY: help demo test lint bench screenshots clean
+.PHONY: help demo test coverage lint bench screenshots clean
 
 help:
 	@echo "make demo         a living fleet of four boxes on an embedded PostgreSQL"
 	@echo "make test         the whole test suite"
+	@echo "make coverage     the test suite, and which lines of the programs it ran"
 	@echo "make lint         ruff, mypy and the import contracts"
 	@echo "make bench        the benchmarks, beside their peers"
 	@echo "make screenshots  the pictures of the README"
@@ -31,6 +32,11 @@ demo: $(VENV)/run.stamp
 
 test: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+coverage: $(VENV)/test.stamp
+	@rm -rf .coverage && mkdir .coverage
+	-@$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/coverage combine -q && $(BIN)/coverage report
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
