@@ -22,6 +22,7 @@ __all__ = [
     "cordon",
     "end_run",
     "kill_job",
+    "log_control",
     "park",
     "resume",
     "retry_job",
@@ -98,7 +99,7 @@ def uncordon(db: Db, *, box: str, project: str | None = None, requested_by: str 
             done = Done(1, f"{box} uncordoned{_of(project)}: earlier orders count again{rest}")
         else:
             done = Done(0, f"{box} is not cordoned{_of(project)}: nothing to do")
-        _log(db, "uncordon", done, requested_by, project=project, box=box, queue="*")
+        log_control(db, "uncordon", done, requested_by, project=project, box=box, queue="*")
     return done
 
 
@@ -212,7 +213,7 @@ def cancel_run(db: Db, run_id: int | str, requested_by: str | None = None) -> Do
         else:
             status = db.value("select status from workflow_runs where id = {id}", id=number)
             done = Done(0, f"run {number} is {status} already: nothing to cancel")
-        _log(db, "cancel_run", done, requested_by, project=row["project"], detail={"run_id": str(number)})
+        log_control(db, "cancel_run", done, requested_by, project=row["project"], detail={"run_id": str(number)})
     return done
 
 
@@ -259,7 +260,7 @@ def _order(
                 requested_by=requested_by,
             )
             done = Done(1, f"{where} ordered {desired}{_effect(db, box, queue, project, desired, policy)}")
-        _log(
+        log_control(
             db,
             action,
             done,
@@ -312,7 +313,7 @@ def _wake(db: Db, row: Mapping[str, Any]) -> None:
 
 
 def _log_job(db: Db, action: str, done: Done, requested_by: str | None, row: Mapping[str, Any]) -> None:
-    _log(
+    log_control(
         db,
         action,
         done,
@@ -324,7 +325,7 @@ def _log_job(db: Db, action: str, done: Done, requested_by: str | None, row: Map
     )
 
 
-def _log(
+def log_control(
     db: Db,
     action: str,
     done: Done,
@@ -336,6 +337,7 @@ def _log(
     policy: str | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> None:
+    """Append to control_events who did what, in the caller's transaction: for every function that an operator calls."""
     kept = {key: value for key, value in (detail or {}).items() if value is not None}
     db.run(
         "insert into control_events (at, project, box, queue, action, policy, requested_by, detail) "
