@@ -80,11 +80,15 @@ def present(store: Store, db: Db, incarnations: Iterable[str]) -> set[str]:
 
 
 class Exclusive:
-    """A named lock that one session holds: the leader, one lane per (box, queue, project), one recorder per box."""
+    """A named lock that one session holds: the leader, one lane per (box, queue, project), one recorder per box.
 
-    def __init__(self, store: Store, name: str) -> None:
+    ``shared``: others that ask for it likewise may hold it too, and nobody else.
+    """
+
+    def __init__(self, store: Store, name: str, *, shared: bool = False) -> None:
         self._store = store
         self.name = name
+        self._shared = shared
         self._key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), signed=True)
         self._db: Db | None = None
         self._fd: int | None = None
@@ -96,16 +100,20 @@ class Exclusive:
         if db.kind == "sqlite":
             fd = _open(self._store.lock_dir() / f"x-{self._key & (2**64 - 1):016x}.lock")
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(fd)
                 return False
             self._fd = fd
             return True
-        if db.value("select pg_try_advisory_lock({key}::bigint)", key=self._key):
+        if db.value(f"select pg_try_advisory_lock{self._mode}({{key}}::bigint)", key=self._key):
             self._db = db
             return True
         return False
+
+    @property
+    def _mode(self) -> str:
+        return "_shared" if self._shared else ""
 
     @property
     def held(self) -> bool:
@@ -118,7 +126,7 @@ class Exclusive:
             self._fd = None
         if self._db is not None and not self._db.closed:
             try:
-                self._db.value("select pg_advisory_unlock({key}::bigint)", key=self._key)
+                self._db.value(f"select pg_advisory_unlock{self._mode}({{key}}::bigint)", key=self._key)
             except StoreUnavailable:
                 pass
         self._db = None
