@@ -41,6 +41,9 @@ DEFAULTS: Mapping[str, Any] = {
     "grace": 30.0,
     "max_offline": 1800.0,
     "affinity_max_wait_s": 600.0,
+    "model_idle_seconds": 60.0,  # a model that no job has used for so long is dropped, and its GPU let go
+    "gpu_reserve_mb": 512.0,  # of a device's memory, what models may not take; eightfold where it is the system's own
+    "device_look_seconds": 10.0,  # how long the driver may take to say which GPUs there are
     "watchdog_retries_cap": 3,
     "losses_cap": 5,
     "shun_seconds": 10.0,  # a job lost or tripped on a box is not offered to that box for so long
@@ -48,11 +51,31 @@ DEFAULTS: Mapping[str, Any] = {
     "node_budget_s": 2100.0,
     "ingest_budget_s": 3600.0,
     "payload_limit": 1024 * 1024,
+    "backlog_limit": 0,  # ingest jobs queued per queue and project, past which enqueuing is refused; 0: no limit
     "error_limit": 8000,
     "leader_up_seconds": 30.0,  # a lost session counts only when server and leader are older than this
     "session_grace_seconds": 3.0,  # how long a session must be missing before its lane counts as dead
+    "unplaceable_after": 9.0,  # a queued job that no live slot could hold is flagged after so many seconds
+    "retention_runs_days": 30.0,  # runs with their nodes, after their end; 0 keeps for ever, here and below
+    "retention_jobs_days": 30.0,  # ingest jobs with their effects and logs, after their end
+    "retention_events_days": 30.0,  # what happened to jobs, what operators did, fires of schedules
+    "retention_outbox_days": 1.0,  # dealt with
+    "retention_workers_days": 7.0,  # lanes and services that are not heard of any more
+    "supervisor_cooldown": 300.0,  # a lane is restarted at most so often
+    "supervisor_timeout": 60.0,  # a restart command may take so long
     "schema_wait_seconds": 120.0,
     "sample_seconds": 2.0,
+    "misfire_grace_s": 10.0,  # a cron tick that is seen later than this was missed
+    "stall_seconds": 120.0,  # a gpu job that beats may be silent for so long; 0 = never suspected
+    "stall_samples": 3,  # readings that must confirm it,
+    "stall_sample_gap": 1.0,  # so many seconds apart
+    "health_window": 1200.0,  # a gpu job may do nothing for so long before its first beat; 0 = for ever
+    "health_window_beating": 300.0,  # and after it
+    "gpu_idle_pct": 5.0,  # a GPU that is used at most so much is idle
+    "gpu_move_gib": 5.0,  # memory that goes up or down by so much is life
+    "gpu_io_mib": 1.0,  # files and sockets read or written, in a window: so much is life
+    "probe_seconds": 2.0,  # how often a gpu lane reads its GPUs while jobs run
+    "probe_root": "/",  # where probes look for /proc, /sys and /dev
 }
 
 _ENVIRONMENT = {  # setting -> variable, where the name is not FLIGHTDECK_<SETTING>

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.config import ConfigError, EngineError
 
 __all__ = [
+    "BacklogFull",
     "BadInput",
     "ConfigError",
     "Conflict",
@@ -52,6 +53,10 @@ class UnknownTask(BadInput):
 
 class PayloadError(BadInput):
     """The payload does not serialise to JSON, or is larger than the limit."""
+
+
+class BacklogFull(EngineError):
+    """So many jobs are queued that the queue takes no more for now; nothing was written. Try again later."""
 
 
 class GraphError(BadInput):

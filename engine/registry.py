@@ -6,12 +6,14 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from engine import config
 from engine.errors import BadInput, ConfigError, UnknownTask
+from engine.tasks.train import train
 
 NodeFn = Callable[..., "Mapping[str, Any] | None"]
+Misfire = Literal["skip", "one", "all"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 
@@ -36,16 +38,33 @@ class Model:
     est_vram_gb: float = 0.0
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """A cron entry that the app brings along; ``args`` as JSON text, ``jitter_s`` in seconds."""
+
+    name: str
+    cron: str
+    task_name: str
+    queue: str
+    args: str = "{}"
+    tz: str = "UTC"
+    misfire: Misfire = "one"
+    jitter_s: float = 0.0
+
+
 nodes: dict[str, NodeFn] = {}
-tasks: dict[str, Task] = {}
+_BUILT_IN = (Task("train", train),)  # a host's own registration of the name replaces it
+tasks: dict[str, Task] = {task.name: task for task in _BUILT_IN}
 models: dict[str, Model] = {}
 workflows: dict[str, Any] = {}
+schedules: dict[str, Schedule] = {}
 
 
 def reset() -> None:
     """Forget everything that was registered (tests)."""
-    for table in (nodes, tasks, models, workflows):
+    for table in (nodes, tasks, models, workflows, schedules):
         table.clear()
+    tasks.update((task.name, task) for task in _BUILT_IN)
 
 
 def _checked(name: str, what: str) -> str:
@@ -90,6 +109,11 @@ def register_model(
 def register_workflow(name: str, graph: Any) -> None:
     """Make a graph known by ``name``, for submit_run(name). The graph is validated when it is submitted."""
     workflows[_checked(name, "workflow")] = graph
+
+
+def add_schedule(schedule: Schedule) -> None:
+    """Make a cron entry known that was checked before; a later one of the same name replaces it."""
+    schedules[_checked(schedule.name, "schedule")] = schedule
 
 
 def load_app(app: str | None = None) -> None:

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from engine import config, registry
-from engine.errors import BadInput, Conflict, NotFound, UnknownQueue
+from engine.errors import BacklogFull, BadInput, Conflict, NotFound, UnknownQueue
+from engine.queue import backlog
 from engine.queue.family import INGEST, LIVE_RUN, find, for_update
 from engine.queue.texts import check_payload, encode_payload, encode_within, payload_limit
 from engine.store import Db
@@ -101,8 +102,9 @@ def enqueue(
 ) -> Job:
     """Insert one job, in the caller's transaction if ``db`` is in one; the insert wakes the queue's lanes.
 
-    The same idempotency key and body again returns the first job. Raises UnknownTask, UnknownQueue, PayloadError,
-    BadInput before anything is written, and Conflict when the key was used with another body.
+    The same idempotency key and body again returns the first job, also while the queue is full. Raises UnknownTask,
+    UnknownQueue, PayloadError, BadInput, BacklogFull before anything is written, and Conflict when the key was used
+    with another body.
     """
     task, attempts = _checked(task_name, queue, priority, max_attempts)
     payload = _encoded_args(args, task_name)
@@ -112,6 +114,7 @@ def enqueue(
         raise BadInput("an idempotency key has 1 to 255 characters")
     if idempotency_key is not None and "\x00" in idempotency_key:
         raise BadInput("an idempotency key cannot hold a NUL character")
+    where = _project(project)
     values = {
         "task_name": task_name,
         "queue": queue,
@@ -122,22 +125,17 @@ def enqueue(
         "run_after": run_after,
         "key": idempotency_key,
         "hash": _body_hash(task_name, queue, payload, priority, attempts, run_after) if idempotency_key else None,
-        "project": _project(project),
+        "project": where,
     }
+    refusal = backlog.refusal(db, queue, where, 1)
     for _ in range(10):
         # A conflicting insert waits for the other transaction: if that rolls back, ours is the job.
-        row = db.one(
-            "insert into ingest_jobs (task_name, queue, args, priority, max_attempts, budget_s, run_after, "
-            "idempotency_key, body_hash, project) values ({task_name}, {queue}, {args}{json}, {priority}, "
-            "{max_attempts}, {budget_s}, {run_after}, {key}, {hash}, {project}) "
-            "on conflict (project, idempotency_key) where idempotency_key is not null do nothing returning *",
-            **values,
-        )
+        row = None if refusal else _insert(db, values)
         if row is not None:
             return Job.of_row(row)
         row = db.one(
             "select * from ingest_jobs where project = {project} and idempotency_key = {key}",
-            project=values["project"],
+            project=where,
             key=idempotency_key,
         )
         if row is not None:
@@ -146,8 +144,21 @@ def enqueue(
                     f"idempotency key {idempotency_key!r} was used for job {row['id']} with another body; nothing enqueued"
                 )
             return Job.of_row(row, existing=True)
+        if refusal:
+            raise BacklogFull(refusal)
         # The first job was deleted between the two statements: the key is free again.
     raise Conflict(f"idempotency key {idempotency_key!r}: its job keeps appearing and vanishing; nothing enqueued")
+
+
+def _insert(db: Db, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The new row; None when the key is taken."""
+    return db.one(
+        "insert into ingest_jobs (task_name, queue, args, priority, max_attempts, budget_s, run_after, "
+        "idempotency_key, body_hash, project) values ({task_name}, {queue}, {args}{json}, {priority}, "
+        "{max_attempts}, {budget_s}, {run_after}, {key}, {hash}, {project}) "
+        "on conflict (project, idempotency_key) where idempotency_key is not null do nothing returning *",
+        **values,
+    )
 
 
 def enqueue_many(
@@ -169,6 +180,8 @@ def enqueue_many(
     if not payloads:
         return []
     where = _project(project)
+    if refusal := backlog.refusal(db, queue, where, len(payloads)):
+        raise BacklogFull(refusal)
     columns = ["id", "task_name", "queue", "args"]
     same: list[Any] = []
     for name, value, default in (
@@ -318,7 +331,6 @@ def _encoded_args(args: Mapping[str, Any] | None, task_name: str) -> str:
 def _body_hash(
     task_name: str, queue: str, payload: str, priority: int, max_attempts: int, run_after: datetime | None
 ) -> str:
-
     moment = run_after.astimezone(UTC).isoformat() if run_after else None
     body = [task_name, queue, json.loads(payload), priority, max_attempts, moment]
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

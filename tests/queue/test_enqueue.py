@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from engine import config, registry
-from engine.errors import BadInput, Conflict, NotFound, PayloadError, UnknownQueue, UnknownTask
+from engine.errors import BacklogFull, BadInput, Conflict, NotFound, PayloadError, UnknownQueue, UnknownTask
+from engine.queue import backlog
 from engine.queue.enqueue import enqueue, enqueue_many, get_job, insert_node_jobs
 from engine.store import Db, Store, adopt
-from tests.queue.conftest import add_run, job, lane, take
+from tests.queue.conftest import FUTURE, add_many, add_run, job, lane, take
 from tests.support import eventually
 
 
@@ -151,6 +152,71 @@ def test_a_key_held_by_a_transaction_that_rolls_back_still_makes_the_job(pg_stor
         waiter.join(30)
         assert len(made) == 1 and not made[0].existing
         assert count(look) == 1
+
+
+def test_a_key_held_by_a_writer_that_rolls_back_still_makes_the_job_in_a_file(sqlite_store: Store) -> None:
+    """Q28 on SQLite: the second request waits for the file; what was rolled back leaves no trace."""
+    made: list[Any] = []
+    with sqlite_store.connect("first") as first, sqlite_store.connect("second") as second:
+        given: dict[str, Any] = {"task_name": "work", "queue": "default", "idempotency_key": "k"}
+        asked = threading.Event()
+
+        def ask() -> None:
+            asked.set()
+            made.append(enqueue(second, **given))
+
+        waiter = threading.Thread(target=ask)
+        with pytest.raises(RuntimeError), first.transaction():
+            enqueue(first, **given)
+            waiter.start()
+            assert asked.wait(30) and not made
+            raise RuntimeError("rolled back")
+        waiter.join(30)
+        assert len(made) == 1 and not made[0].existing
+        assert count(first) == 1
+
+
+def test_a_full_queue_takes_no_more_and_says_so(db: Db) -> None:
+    config.configure(backlog_limit=3)
+    given: dict[str, Any] = {"task_name": "work", "queue": "default"}
+    first = enqueue(db, **given, idempotency_key="k")
+    enqueue(db, **given, run_after=FUTURE)
+    with pytest.raises(BacklogFull, match=r"queue default is full: 2 jobs wait, the limit is 3 and 2 more"):
+        enqueue_many(db, **given, args_list=[{}, {}])
+    assert count(db) == 2, "all or none"
+    enqueue_many(db, **given, args_list=[{}])
+    with pytest.raises(BacklogFull, match="the limit is 3"):
+        enqueue(db, **given)
+    assert count(db) == 3
+    assert enqueue(db, **given, idempotency_key="k").id == first.id, "a repeated request adds nothing"
+    with pytest.raises(Conflict):
+        enqueue(db, **given, args={"a": 1}, idempotency_key="k")
+    enqueue(db, **given, project="p2")
+    enqueue(db, task_name="work", queue="other")
+    assert take(db, lane(), n=1)
+    enqueue(db, **given)
+
+
+def test_a_large_limit_is_not_counted_at_every_insert_and_yet_holds(pg_store: Store) -> None:
+    limit = 2 * backlog.EXACT
+    config.configure(backlog_limit=limit)
+    with pg_store.connect("host") as db:
+        add_many(db, limit - 40)
+        asked: list[str] = []
+        ask = db.value
+
+        def value(sql: str, /, **params: Any) -> Any:
+            asked.append(sql)
+            return ask(sql, **params)
+
+        db.value = value  # type: ignore[method-assign]
+        made = 0
+        with pytest.raises(BacklogFull):
+            for _ in range(limit):
+                enqueue(db, task_name="work", queue="default")
+                made += 1
+        assert made == 40 and backlog.count(db, "default", "", limit) == limit
+        assert len(asked) < 41, "some of them were not counted"
 
 
 def test_concurrent_first_requests_give_one_job(store: Store) -> None:

@@ -1,0 +1,1 @@
+"""Ingest tasks that every lane knows, with or without a host app."""
