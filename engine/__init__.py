@@ -45,6 +45,7 @@ __all__ = [
     "register_ingest_task",
     "register_model",
     "register_node",
+    "register_schedule",
     "register_workflow",
     "resume",
     "retry_job",
@@ -60,6 +61,27 @@ def bootstrap() -> list[int]:
     from engine.store.migrate import migrate
 
     return migrate(open_store())
+
+
+def register_schedule(
+    name: str,
+    cron: str,
+    *,
+    task_name: str,
+    queue: str,
+    args: Mapping[str, Any] | None = None,
+    tz: str = "UTC",
+    misfire: str = "one",
+    jitter_s: float = 0.0,
+) -> None:
+    """Enqueue a job of ``task_name`` at every tick of ``cron``; queue-scheduler does it, wherever it loads this app.
+
+    ``misfire``: what becomes of missed ticks, ``skip``, ``one`` (the newest) or ``all``. ``jitter_s``: the job starts up
+    to so many seconds later. Raises BadInput, UnknownTask, UnknownQueue and PayloadError, each with the name.
+    """
+    from engine.scheduler.entries import register
+
+    register(name, cron, task_name, queue, args, tz, misfire, jitter_s)
 
 
 def submit_run(

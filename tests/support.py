@@ -35,6 +35,7 @@ def command(name: str, *args: str) -> list[str]:
         "queue-orchestrator": "engine.commands.orchestrator",
         "queue-claim-worker": "engine.commands.claim_worker",
         "queue-recorder": "engine.commands.recorder",
+        "queue-scheduler": "engine.commands.scheduler",
         "queue-worker-control": "engine.commands.worker_control",
         "queue-broker": "engine.commands.broker",
         "flightdeck": "flightdeck.cli",

@@ -10,6 +10,7 @@ MODULES = {
     "queue-claim-worker": "claim_worker",
     "queue-orchestrator": "orchestrator",
     "queue-recorder": "recorder",
+    "queue-scheduler": "scheduler",
     "queue-worker-control": "worker_control",
 }
 

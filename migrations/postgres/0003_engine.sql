@@ -30,3 +30,22 @@ create table model_orders (
 );
 create trigger model_orders_notify after insert on model_orders
   for each row execute function engine_notify_control();
+
+-- Who wrote an entry (empty: somebody with SQL; else the app that registers it), and over how many seconds it spreads.
+alter table schedules add column origin text not null default '';
+alter table schedules add column jitter_s double precision not null default 0 check (jitter_s >= 0);
+
+-- last_tick: up to where an entry is dealt with. Other times, or on again after having been off: it goes on from then.
+create function engine_schedule_changed() returns trigger language plpgsql as $$
+begin
+  if new.last_tick is not distinct from old.last_tick then
+    new.last_tick := clock_timestamp();
+  end if;
+  return new;
+end $$;
+create trigger schedules_changed before update on schedules for each row
+  when (new.cron <> old.cron or new.tz <> old.tz or (new.enabled and not old.enabled))
+  execute function engine_schedule_changed();
+
+-- Nodes that wait for a person, oldest first.
+create index workflow_node_jobs_awaiting on workflow_node_jobs (created_at, id) where status = 'awaiting_input';

@@ -1,3 +1,7 @@
+drop index workflow_node_jobs_awaiting;
+drop trigger schedules_changed;
+alter table schedules drop column jitter_s;
+alter table schedules drop column origin;
 drop table model_orders;
 drop table job_logs;
 alter table worker_heartbeats drop column detail;

@@ -28,3 +28,19 @@ create table model_orders (
   expires_at   text not null default (strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now', '+10 minutes')),
   answers      text not null default '{}' -- owner of a lane -> what it did
 );
+
+-- Who wrote an entry (empty: somebody with SQL; else the app that registers it), and over how many seconds it spreads.
+alter table schedules add column origin text not null default '';
+alter table schedules add column jitter_s real not null default 0 check (jitter_s >= 0);
+
+-- last_tick: up to where an entry is dealt with. Other times, or on again after having been off: it goes on from then.
+create trigger schedules_changed after update on schedules
+when new.last_tick is old.last_tick
+  and (new.cron is not old.cron or new.tz is not old.tz or (new.enabled and not old.enabled))
+begin
+  update schedules set last_tick = strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now')
+  where project = new.project and name = new.name;
+end;
+
+-- Nodes that wait for a person, oldest first.
+create index workflow_node_jobs_awaiting on workflow_node_jobs (created_at, id) where status = 'awaiting_input';

@@ -1,0 +1,64 @@
+"""What a service (a scheduler, say) tells of itself in ``services``: that it is there, and what ails it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from engine.store import Db
+
+ROW_KEPT_S = 3600.0  # how long the row of a service that is gone is kept
+
+
+@dataclass(frozen=True)
+class Service:
+    """One life of one process."""
+
+    kind: str
+    box: str
+    incarnation: str
+
+
+def beat(db: Db, service: Service, detail: Mapping[str, Any], error: str | None) -> None:
+    """Write the service's row; rows of its kind that nobody wrote for an hour go."""
+    db.run(
+        "insert into services (kind, box, incarnation, pid, version, last_seen, last_error, detail) "
+        "values ({kind}, {box}, {incarnation}, {pid}, {version}, {clock}, {error}, {detail}{json}) "
+        "on conflict (kind, box, incarnation) do update set last_seen = excluded.last_seen, "
+        "last_error = excluded.last_error, detail = excluded.detail",
+        kind=service.kind,
+        box=service.box,
+        incarnation=service.incarnation,
+        pid=os.getpid(),
+        version=version(),
+        error=error,
+        detail=json.dumps(dict(detail)),
+    )
+    db.run(
+        "delete from services where kind = {kind} and incarnation <> {incarnation} and last_seen < {before[kept]}",
+        kind=service.kind,
+        incarnation=service.incarnation,
+        kept=ROW_KEPT_S,
+    )
+
+
+def leave(db: Db, service: Service) -> None:
+    """Take the service's row away: an orderly end."""
+    db.run(
+        "delete from services where kind = {kind} and box = {box} and incarnation = {incarnation}",
+        kind=service.kind,
+        box=service.box,
+        incarnation=service.incarnation,
+    )
+
+
+def version() -> str:
+    """The version of this installation; empty in a checkout that was never installed."""
+    try:
+        return metadata.version("flightdeck")
+    except metadata.PackageNotFoundError:
+        return ""
