@@ -5,12 +5,14 @@ BIN    := $(VENV)/bin
 # Tests mostly wait for processes, not for the processor: more workers than cores.
 WORKERS ?= 4
 
-.PHONY: help demo test coverage lint bench screenshots clean
+.PHONY: help demo test coverage lint bench screenshots clean test-external chaos
 
 help:
 	@echo "make demo         a living fleet of four boxes on an embedded PostgreSQL"
 	@echo "make test         the whole test suite"
 	@echo "make coverage     the test suite, and which lines of the programs it ran"
+	@echo "make test-external  the tests that need root or a pooler (see tests/external)"
+	@echo "make chaos        a fleet under kills, freezes and restarts, and a verdict: JOBS=10000 LANES=8 SEED=1 STORE=postgresql"
 	@echo "make lint         ruff, mypy and the import contracts"
 	@echo "make bench        the benchmarks, beside their peers"
 	@echo "make screenshots  the pictures of the README"
@@ -37,6 +39,12 @@ coverage: $(VENV)/test.stamp
 	@rm -rf .coverage && mkdir .coverage
 	-@$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 	@$(BIN)/coverage combine -q && $(BIN)/coverage report
+
+test-external: $(VENV)/test.stamp
+	@$(BIN)/python -m pytest -n0 tests/external --override-ini "norecursedirs=" $(ARGS)
+
+chaos: $(VENV)/test.stamp
+	@$(BIN)/python -m tests.chaos --jobs $(or $(JOBS),10000) --lanes $(or $(LANES),8) --seed $(or $(SEED),1) --store $(or $(STORE),postgresql) $(ARGS)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

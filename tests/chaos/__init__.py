@@ -1,0 +1,1 @@
+"""Chaos: a real fleet under kills, freezes, restarts and replays, and a verdict over what its database says."""

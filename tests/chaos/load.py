@@ -1,0 +1,300 @@
+"""The users of the fleet: jobs and graphs, cancellations, replayed requests, and writes of attempts long gone."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.dag.runs import submit_run
+from engine.errors import Conflict, EngineError, StaleClaim
+from engine.queue import enqueue, lease, operate
+from engine.queue.family import Family, family_named
+from engine.queue.finish import Outcome, complete_job, finish
+from engine.queue.workers import Worker
+from engine.store import Db, Store
+from tests.chaos.client import Client, Gone
+from tests.chaos.journal import Journal
+from tests.chaos.options import Options
+
+Item = dict[str, Any]
+
+
+@dataclass
+class Asked:
+    """What was asked for and answered: the verdict compares it with what is there in the end."""
+
+    jobs: dict[int, str] = field(default_factory=dict)  # id -> task of every job that was acknowledged
+    runs: dict[int, int] = field(default_factory=dict)  # id -> the sum that its merge must come to
+    keys: dict[str, tuple[int, Item]] = field(default_factory=dict)
+    cancelled_jobs: set[int] = field(default_factory=set)
+    cancelled_runs: set[int] = field(default_factory=set)
+    replayed: int = 0
+    refused: int = 0
+    stale: int = 0
+
+
+def plan(options: Options, pick: random.Random) -> list[Item]:
+    """What is submitted, in its order: sixty in a hundred are ingest jobs, the rest nodes of diamonds."""
+    items: list[Item] = []
+    ingest = options.jobs * 6 // 10 if any(queue == "cpu" for _, queue in options.places) else options.jobs
+    made = 0
+    while made < ingest:
+        kind = pick.choices(("plain", "effect", "steps", "flaky", "doomed", "batch"), (34, 32, 8, 14, 2, 1))[0]
+        size = min(20, ingest - made) if kind == "batch" else 1
+        args: Item = {"seconds": _seconds(pick)}
+        if kind == "effect":
+            args["value"] = made
+        if kind == "flaky":
+            args |= {"fails": pick.choice((1, 1, 2)), "seconds": args["seconds"] / 3}
+        key = f"key-{made}" if kind != "batch" and pick.random() < 0.35 else None
+        items.append(
+            {
+                "kind": kind,
+                "size": size,
+                "queue": pick.choice(options.ingest_queues),
+                "args": args,
+                "key": key,
+                "priority": pick.choice((50, 100, 100, 100, 200)),
+            }
+        )
+        made += size
+    items += [
+        {"kind": "diamond", "value": n, "seconds": [_seconds(pick) for _ in range(4)], "flavour": pick.random()}
+        for n in range((options.jobs - ingest) // 4)
+    ]
+    pick.shuffle(items)
+    return items
+
+
+def _seconds(pick: random.Random) -> float:
+    kind = pick.random()
+    if kind < 0.8:
+        return round(pick.uniform(0.0, 0.1), 3)
+    return round(pick.uniform(0.2, 0.6) if kind < 0.95 else pick.uniform(1.0, 4.0), 3)
+
+
+def diamond(item: Item) -> dict[str, Any]:
+    a, b, c, d = item["seconds"]
+    effect = "branch_effect" if item["flavour"] < 0.5 else "branch"
+    whole = {"$from": "a.value"}
+    return {
+        "name": "diamond",
+        "nodes": [
+            {"id": "a", "node": "source", "inputs": {"value": {"$context": "value"}, "seconds": a}, "max_attempts": 3},
+            {"id": "b", "node": effect, "depends_on": ["a"], "inputs": {"value": whole, "add": 1, "seconds": b}, "max_attempts": 6},
+            {"id": "c", "node": "branch", "depends_on": ["a"], "inputs": {"value": whole, "add": 2, "seconds": c}, "max_attempts": 3},
+            {
+                "id": "d",
+                "node": "merge",
+                "depends_on": ["b", "c"],
+                "inputs": {"left": {"$from": "b.value"}, "right": {"$from": "c.value"}, "seconds": d},
+                "max_attempts": 3,
+            },
+        ],
+    }  # fmt: skip
+
+
+class Load:
+    """Threads that use the fleet until their work is done. ``asked`` is theirs until they have ended."""
+
+    def __init__(self, options: Options, store: Store, journal: Journal, stop: threading.Event) -> None:
+        self.options, self.store, self.journal, self.stop = options, store, journal, stop
+        self.asked = Asked()
+        self.items = plan(options, random.Random(options.seed))
+        self._recent: list[tuple[str, int]] = []
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
+            for name, work in (
+                ("submitter", self._submit),
+                ("canceller", self._cancel),
+                ("replayer", self._replay),
+                ("ghost", self._write_late),
+            )
+        ]
+
+    def start(self) -> None:
+        self.began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for all of them; a breach for each that does not end."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.1, deadline - time.monotonic()))
+            if thread.is_alive():
+                self.journal.breach("harness", f"the {thread.name} did not end")
+
+    def _guarded(self, name: str, work: Callable[[Client, random.Random], None]) -> None:
+        client = Client(self.store, name, self.stop)
+        try:
+            work(client, random.Random(f"{self.options.seed} {name}"))
+        except Gone as error:
+            if not self.stop.is_set():
+                self.journal.breach("harness", str(error))
+        except Exception as error:
+            self.journal.breach("harness", f"{name}: {type(error).__name__}: {error}")
+        finally:
+            client.close()
+
+    def _paced(self, count: int, share: float = 1.0) -> Any:
+        """0 .. count-1, spread over the time of submission."""
+        for n in range(count):
+            due = self.began + self.options.feed_s * share * n / max(1, count)
+            if self.stop.wait(max(0.0, due - time.monotonic())):
+                raise Gone("over")
+            yield n
+
+    # --- submitting ---
+
+    def _submit(self, client: Client, pick: random.Random) -> None:
+        for n in self._paced(len(self.items)):
+            item = self.items[n]
+            if item["kind"] == "diamond":
+                run = client.attempt(lambda db, it=item: submit_run(db, diamond(it), {"value": it["value"]}))
+                if run is not None:
+                    self.asked.runs[run] = 2 * item["value"] + 3
+                    self._recent.append(("run", run))
+            elif item["kind"] == "batch":
+                ids = client.attempt(
+                    lambda db, it=item: enqueue.enqueue_many(
+                        db, task_name="plain", queue=it["queue"], args_list=[it["args"]] * it["size"]
+                    )
+                )
+                self.asked.jobs |= dict.fromkeys(map(int, ids or ()), "plain")
+            else:
+                self._submit_one(client, item)
+        self.journal.did("submitted", jobs=len(self.asked.jobs), runs=len(self.asked.runs))
+
+    def _submit_one(self, client: Client, item: Item) -> None:
+        def put(db: Db) -> enqueue.Job:
+            return enqueue.enqueue(db, **_request(item))
+
+        job = client.call(put) if item["key"] else client.attempt(put)
+        if job is None:
+            return
+        id = int(job.id)
+        self.asked.jobs[id] = item["kind"]
+        self._recent.append(("job", id))
+        if item["key"]:
+            self.asked.keys[item["key"]] = (id, item)
+
+    # --- cancelling ---
+
+    def _cancel(self, client: Client, pick: random.Random) -> None:
+        done = 0
+        for _ in self._paced(self.options.cancels * 4):
+            if done >= self.options.cancels or not self._recent:
+                continue
+            kind, id = pick.choice(self._recent[-30:])
+            if kind == "run" and pick.random() < 0.5:
+                continue
+            cancel = operate.cancel_run if kind == "run" else operate.cancel_job
+            answer = client.attempt(lambda db, c=cancel, i=id: c(db, i, "chaos"))
+            if answer is not None and answer.changed:
+                done += 1
+                (self.asked.cancelled_runs if kind == "run" else self.asked.cancelled_jobs).add(id)
+                self.journal.did(f"cancel_{kind}", id=id, said=answer.message)
+            if kind == "job" and pick.random() < 0.1:
+                act = pick.choice((operate.run_next, operate.kill_job))
+                client.attempt(lambda db, a=act, i=pick.choice(self._recent[-30:])[1]: _quiet(a, db, i))
+                self.journal.did(act.__name__)
+        self.journal.did("cancelled", count=done)
+
+    # --- replaying ---
+
+    def _replay(self, client: Client, pick: random.Random) -> None:
+        for _ in self._paced(self.options.replays):
+            keys = list(self.asked.keys)
+            if not keys:
+                continue
+            key = pick.choice(keys)
+            id, item = self.asked.keys[key]
+            if pick.random() < 0.8:
+                again = client.call(lambda db, it=item: enqueue.enqueue(db, **_request(it)))
+                if not again.existing or int(again.id) != id:
+                    self.journal.breach("key", f"{key}: job {id} was made again as job {again.id}")
+                self.asked.replayed += 1
+            else:
+                other = {**item, "args": {**item["args"], "seconds": 99.0}}
+                try:
+                    client.call(lambda db, it=other: enqueue.enqueue(db, **_request(it)))
+                    self.journal.breach("key", f"{key}: another body was not refused")
+                except Conflict:
+                    self.asked.refused += 1
+        self.journal.did("replayed", same=self.asked.replayed, refused=self.asked.refused)
+
+    # --- writes of attempts that are over ---
+
+    def _write_late(self, client: Client, pick: random.Random) -> None:
+        """Ends, effects and progress of attempts that were given away, as a lane would send them that woke up late."""
+        for _ in self._paced(self.options.stale_writes, share=1.1):
+            rows = client.all(
+                "select family, job_id, old_fence, old_owner from chaos_audit where old = 'running' "
+                "and new = 'queued' order by id desc limit 50"
+            )
+            if not rows:
+                continue
+            row = pick.choice(rows)
+            write = pick.choice((_late_finish, _late_finish, _late_effect, _late_progress))
+            accepted = client.attempt(lambda db, w=write, r=row: w(db, r))
+            if accepted is None:
+                continue
+            self.asked.stale += 1
+            self.journal.did("stale_write", how=write.__name__, job=row["job_id"], fence=row["old_fence"])
+            if accepted:
+                text = f"{row['family']} job {row['job_id']}: {write.__name__} with fence {row['old_fence']} of {row['old_owner']}"
+                self.journal.breach("stale_accepted", f"{text} was accepted")
+        self.journal.did("wrote_late", count=self.asked.stale)
+
+
+@dataclass(frozen=True)
+class Ghost:
+    """What a task of a lost attempt still believes of itself."""
+
+    family: Family
+    id: int
+    fencing_token: int
+    worker: str
+
+
+def _late_finish(db: Db, row: Item) -> bool:
+    worker = Worker(*row["old_owner"].split("/")[:2], "", row["old_owner"].rsplit("/", 1)[-1])
+    answer = finish(db, worker, [Outcome(row["job_id"], row["old_fence"], "completed", '{"late": true}')])
+    return row["job_id"] not in answer.stale
+
+
+def _late_effect(db: Db, row: Item) -> bool:
+    ghost = Ghost(family_named(row["family"]), row["job_id"], row["old_fence"], row["old_owner"])
+    try:
+        with db.transaction():
+            complete_job(db.raw, ghost, {"late": True})
+    except StaleClaim:
+        return False
+    return True
+
+
+def _late_progress(db: Db, row: Item) -> bool:
+    report = (row["job_id"], row["old_fence"], 99.0, "late")
+    return row["job_id"] not in lease.progress(db, family_named(row["family"]), [report])
+
+
+def _quiet(act: Callable[..., Any], db: Db, id: int) -> None:
+    try:
+        act(db, id, "chaos")
+    except EngineError:
+        pass
+
+
+def _request(item: Item) -> dict[str, Any]:
+    return {
+        "task_name": item["kind"],
+        "queue": item["queue"],
+        "args": item["args"],
+        "priority": item["priority"],
+        "idempotency_key": item["key"],
+    }
