@@ -51,6 +51,11 @@ DEFAULTS: Mapping[str, Any] = {
     "node_budget_s": 2100.0,
     "ingest_budget_s": 3600.0,
     "payload_limit": 1024 * 1024,
+    "log_tail_seconds": 5.0,  # the end of a running job's log goes to the database so often
+    "log_job_bytes": 8 * 1024 * 1024,  # of one job's log on the box: past it the newest half stays; 0: any size
+    "log_keep_files": 1000,  # job logs of one lane on the box
+    "log_keep_days": 7.0,
+    "log_total_bytes": 2 * 1024**3,  # of all job logs on the box, in blocks of the disk
     "backlog_limit": 0,  # ingest jobs queued per queue and project, past which enqueuing is refused; 0: no limit
     "error_limit": 8000,
     "leader_up_seconds": 30.0,  # a lost session counts only when server and leader are older than this

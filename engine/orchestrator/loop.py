@@ -1,9 +1,10 @@
-"""The orchestrator's process: wait for the lead, then drain the outbox on one thread and sweep on another.
+"""The orchestrator's process: wait for the lead, then drain the outbox on one thread and sweep on others.
 
-Two threads, so that a sweep which waits for a lock holds up no graph. The outbox is polled, not notified: a NOTIFY in
-the transaction that finishes jobs would serialise those commits (measured: less than half the rate). The poll is quick
-after activity, ``node_job_ready`` (which commits with every submission) makes it quick again, and it slows down to
-250 ms where no run is live. On SQLite the change counter of the file says when to look.
+Threads of their own, so that a sweep which waits for a lock holds up no graph, and old rows no recovery (see side.py).
+The outbox is polled, not notified: a NOTIFY in the transaction that finishes jobs would serialise those commits
+(measured: less than half the rate). The poll is quick after activity, ``node_job_ready`` (which commits with every
+submission) makes it quick again, and it slows down to 250 ms where no run is live. On SQLite the change counter of the
+file says when to look.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 from engine.dag import runs
 from engine.dag.drain import drain
 from engine.dag.runs import GraphCache
-from engine.errors import EngineError, ReadOnlyStore, StoreUnavailable
+from engine.errors import ReadOnlyStore, StoreUnavailable
+from engine.orchestrator import orphans, vacuum
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.lost import LostWork
+from engine.orchestrator.placement import Placement
+from engine.orchestrator.retention import Retention
+from engine.orchestrator.side import SideLoop, SweepLoop, prepare
 from engine.orchestrator.sweeps import Sweep, run_sweeps
 from engine.store import Db, Store
 from engine.store.locks import new_incarnation
@@ -87,7 +93,8 @@ def _run_once(store: Store) -> None:
             runs.look_again(db, unexpanded=False)
             while drain(db, graphs).events:
                 pass
-            for sweep in [*run_sweeps(), *LostWork(store).sweeps()]:
+            prepare(db)
+            for sweep in [*run_sweeps(), *LostWork(store).sweeps(), *_chores()]:
                 sweep.run_if_due(db)
                 if sweep.error:
                     log.error("sweep %s: %s", sweep.name, sweep.error)
@@ -111,75 +118,74 @@ def _serve(store: Store, leader: Leader, stop: threading.Event) -> None:
             return
     log.info("leading")
     dispatcher = Dispatcher(store)
-    dispatcher.start()
+    sides: list[SideLoop] = [dispatcher, SweepLoop("chores", store, _chores(), STATEMENT_S)]
+    if store.kind == "postgresql":
+        sides.append(SweepLoop("vacuum", store, [vacuum.Vacuum().sweep()], vacuum.STATEMENT_S))
+    for side in sides:
+        side.start()
     try:
-        _lead(leader, lost_work, dispatcher, stop)
+        _lead(leader, lost_work, sides, stop)
     finally:
-        dispatcher.stop()
+        for side in sides:
+            side.stopping.set()
+        for side in sides:
+            side.stop()
 
 
-def _lead(leader: Leader, lost_work: LostWork, dispatcher: Dispatcher, stop: threading.Event) -> None:
+def _chores() -> list[Sweep]:
+    """What may take its time: it must not keep the news of a dead lane waiting."""
+    return [
+        Sweep("orphans_running", 2.0, orphans.stop_running),
+        Sweep("orphans_queued", 5.0, orphans.cancel_queued),
+        Placement().sweep(),
+        Retention().sweep(),
+    ]
+
+
+def _lead(leader: Leader, lost_work: LostWork, sides: list[SideLoop], stop: threading.Event) -> None:
     sweeps = [*lost_work.sweeps(), *run_sweeps()]
-    beat = Sweep("beat", BEAT_S, lambda db: _beat(leader, sweeps, dispatcher))
+    beat = Sweep("beat", BEAT_S, lambda db: _beat(leader, sweeps, sides))
     while not stop.is_set():
         for sweep in (*sweeps, beat):
             sweep.run_if_due(leader.db)
-        if not dispatcher.is_alive():
-            raise EngineError("the dispatching thread ended")  # start over with a new one
+        for side in sides:
+            side.look_after()
         due = min(sweep.due for sweep in (*sweeps, beat))
         stop.wait(max(0.01, min(STEP_S, due - time.monotonic())))
 
 
-def _beat(leader: Leader, sweeps: list[Sweep], dispatcher: Dispatcher) -> int:
+def _beat(leader: Leader, sweeps: list[Sweep], sides: list[SideLoop]) -> int:
+    every = [*sweeps, *(sweep for side in sides if isinstance(side, SweepLoop) for sweep in side.sweeps)]
     detail = {
-        "sweeps": {s.name: {"failures": s.failures, "error": s.error, "acted": s.acted} for s in sweeps},
-        "dispatch": {"events": dispatcher.events, "failures": dispatcher.failures, "error": dispatcher.error},
+        "sweeps": {sweep.name: sweep.state() for sweep in every},
+        **{side.name: side.state() for side in sides},
     }
-    errors = [f"{s.name}: {s.error}" for s in sweeps if s.error]
-    if dispatcher.error:
-        errors.insert(0, f"dispatch: {dispatcher.error}")
+    errors = [f"{side.name}: {side.error}" for side in sides if side.error]
+    errors += [f"{sweep.name}: {sweep.error}" for sweep in every if sweep.error]
     leader.beat(detail, "; ".join(errors)[:1000] or None)
     return 0
 
 
-class Dispatcher(threading.Thread):
+class Dispatcher(SideLoop):
     """Drains the outbox on a connection of its own until stopped."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(name="dispatcher", daemon=True)
+        super().__init__("dispatch")
         self._store = store
-        self._stopping = threading.Event()
         self.events = 0
         self.failures = 0
-        self.error: str | None = None
 
-    def stop(self, timeout_s: float = STATEMENT_S + 3.0) -> None:
-        self._stopping.set()
-        self.join(timeout_s)
+    def state(self) -> dict[str, Any]:
+        return {"events": self.events, "failures": self.failures, **super().state()}
 
-    def run(self) -> None:
-        backoff = 0.1
-        while not self._stopping.is_set():
-            try:
-                self._drain_until_stopped()
-                return
-            except StoreUnavailable as error:
-                self.error = str(error)  # the main loop says it in the log, once
-            except Exception as error:
-                if self.error is None:
-                    log.exception("dispatcher: unexpected error")
-                self.error = f"{type(error).__name__}: {error}"
-            self._stopping.wait(backoff * random.uniform(0.5, 1.5))
-            backoff = min(1.0, backoff * 2)
-
-    def _drain_until_stopped(self) -> None:
+    def work(self) -> None:
         graphs = GraphCache()
         with ExitStack() as stack:
             db = stack.enter_context(self._store.connect("dispatch", timeout_s=STATEMENT_S))
-            wait = _waiter(self._store, db, self._stopping, stack)
+            wait = _waiter(self._store, db, self.stopping, stack)
             pause = QUICK_S
             live, look_at_live = True, 0.0
-            while not self._stopping.is_set():
+            while not self.stopping.is_set():
                 done = drain(db, graphs)
                 self.events += done.events
                 self.failures += len(done.failed)

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from engine.dag import runs
@@ -54,22 +55,43 @@ class Watch:
 
 @dataclass
 class Sweep:
-    """One thing that is done every ``every_s`` seconds, and how it fares."""
+    """One thing that is done every ``every_s`` seconds, and how it fares. ``duty``: see DUTY."""
 
     name: str
     every_s: float
     act: Callable[[Db], int]
     clock: Clock = time.monotonic
+    duty: float = DUTY
     due: float = 0.0
     failures: int = 0
     error: str | None = None
     acted: int = 0
+    last_run_at: str | None = None  # ISO, UTC, this process's clock: to be read, decides nothing
+    took_ms: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        """What ``services.detail`` says of it."""
+        return {
+            "failures": self.failures,
+            "error": self.error,
+            "acted": self.acted,
+            "last_run_at": self.last_run_at,
+            "took_ms": self.took_ms,
+        }
 
     def run_if_due(self, db: Db) -> bool:
         """Run it when it is time; False: not yet. Raises StoreUnavailable when the connection is gone, nothing else."""
         began = self.clock()
         if began < self.due:
             return False
+        self.last_run_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        try:
+            self._run(db, began)
+        finally:
+            self.took_ms = round((self.clock() - began) * 1000.0, 1)
+        return True
+
+    def _run(self, db: Db, began: float) -> None:
         try:
             count = self.act(db)
         except PartlyDone as error:  # the others must not wait for the one that fails
@@ -78,7 +100,7 @@ class Sweep:
             self.error = str(error)[:500]
             self.acted += error.count
             self.due = began + self.every_s
-            return True
+            return
         except Exception as error:
             if isinstance(error, StoreUnavailable) and db.closed:
                 raise
@@ -88,14 +110,13 @@ class Sweep:
             self.due = self.clock() + pause * random.uniform(0.75, 1.0)
             if self.failures == 1:
                 log.warning("sweep %s: %s", self.name, self.error)
-            return True
+            return
         if self.failures:
             log.info("sweep %s works again after %d failures", self.name, self.failures)
         self.failures, self.error = 0, None
         self.acted += count
         took = self.clock() - began
-        self.due = began + max(self.every_s, DUTY * took)
-        return True
+        self.due = began + max(self.every_s, self.duty * took)
 
 
 def run_sweeps(clock: Clock = time.monotonic) -> list[Sweep]:
