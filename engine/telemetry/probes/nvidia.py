@@ -37,6 +37,8 @@ def load_pynvml() -> Any:
 class NvidiaProbe:
     """``load`` gives the bindings; ``root`` is where /proc, /sys and /dev are looked for."""
 
+    card_type: type[Card] = Card  # who wants less, or more, of each card names another
+
     def __init__(
         self,
         root: Path,
@@ -145,7 +147,7 @@ class NvidiaProbe:
         """Cards known from before, or from the bus: asleep, or in error with the reason."""
         if not self._cards and self._driver_there():
             for position, pci in enumerate(self._pci_cards()):
-                self._cards[pci] = Card(position, f"pci-{pci}", pci, None, driver_tuple(""), self._cadence_s)
+                self._cards[pci] = self.card_type(position, f"pci-{pci}", pci, None, driver_tuple(""), self._cadence_s)
         gpus, absent = [], {}
         for card in self._ordered():
             resting = card.pci is not None and files.asleep(self._pci(card.pci))
@@ -228,7 +230,7 @@ class NvidiaProbe:
             taken = {card.index for card in self._cards.values()}
             while index in taken:
                 index += 1
-        card = Card(index, uuid, pci, handle, driver_tuple(self._driver or ""), self._cadence_s)
+        card = self.card_type(index, uuid, pci, handle, driver_tuple(self._driver or ""), self._cadence_s)
         self._cards[uuid] = card
         try:
             card.learn_facts(nvml, self._root)
