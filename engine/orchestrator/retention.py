@@ -104,8 +104,8 @@ def _plain(table: str, at: str, when: str = "") -> Callable[[Db, int, float, int
         rows = db.all(
             f"select id, case when {at} < {{before[keep_s]}}{condition} then 1 else 0 end as goes, "
             f"case when coalesce({at}, {{before[keep_s]}}) <= {{before[keep_s]}} then 1 else 0 end as old "
-            f"from {table} where id > {{after}} order by id limit {{n}}",
-            after=after,
+            f"from {table} where id > {{past}} order by id limit {{n}}",
+            past=after,
             keep_s=keep_s,
             n=n,
         )
@@ -128,8 +128,8 @@ def _aged(db: Db, table: str, after: int, keep_s: float, n: int) -> list[dict[st
     return db.all(
         f"select id, case when status in {ENDED} and coalesce(finished_at, created_at) < {{before[keep_s]}} "
         "then 1 else 0 end as goes, case when created_at < {before[keep_s]} then 1 else 0 end as old "
-        f"from {table} where id > {{after}} order by id limit {{n}}",
-        after=after,
+        f"from {table} where id > {{past}} order by id limit {{n}}",
+        past=after,
         keep_s=keep_s,
         n=n,
     )
