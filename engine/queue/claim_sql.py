@@ -86,20 +86,21 @@ def _allowed(alias: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def claim_ctes(
-    family: Family, by_model: bool, newest: bool, bands: bool, look: int, after_fin: bool, plain: bool = False
+def locked_ctes(
+    family: Family, by_model: bool, newest: bool, bands: bool, look: int, plain: bool = False, after: str | None = None
 ) -> tuple[str, str]:
-    """The CTEs up to ``claimed``, and a condition that says whether there was more to look at than was looked at.
+    """The CTEs up to ``locked`` (ids of n rows that are ours, in the order of the claim), and a condition that says
+    whether there was more to look at than was looked at.
 
     ``plain``: one index scan that takes nothing when it finds that anything constrained or scheduled is queued, and then says
     that there is more. Half the time of a claim of one job, which goes into setting up the nodes of the long form.
     ``bands``: look at the first rows of each (class, band), not of each class: what newest-first needs, and the exact
     answer for aged jobs behind a more urgent band of their own model.
-    ``look``: rows per class, a power of two chosen by our code. ``after_fin``: a CTE ``fin`` comes before.
+    ``look``: rows per class, a power of two chosen by our code. ``after``: a CTE whose rows must be written before.
     """
     s = _Shape(family, by_model, newest)
     if plain:
-        return _claimed(s, family, [], [_free(s, look)], [_free_past(s, look)], after_fin, _nothing_else(s))
+        return _locked(s, family, [_nothing_else(s)], [_free(s, look)], [_free_past(s, look)], after, plain=True)
     place = "j.place, j.only_boxes, j.avoid_boxes"
     ctes = [s.loose("late_places", s.later, "j.place", place, "j.place")]
     ctes.append(f"late_open as (select * from late_places p where {_allowed('p')})")
@@ -152,7 +153,7 @@ def claim_ctes(
         more.append(
             f"exists (select 1 from open_places e cross join lateral (select 1 {of_class} offset {look} limit 1) x)"
         )
-    return _claimed(s, family, ctes, [*branches, due], more, after_fin)
+    return _locked(s, family, ctes, [*branches, due], more, after)
 
 
 def _free(s: _Shape, look: int) -> str:
@@ -173,30 +174,30 @@ def _free_past(s: _Shape, look: int) -> str:
 def _nothing_else(s: _Shape) -> str:
     """No constrained row and no scheduled one is queued: two index probes, once per statement."""
     return (
-        f"(select 1 from {s.table} j where {s.here} and j.place > '' limit 1) is null "
-        f"and (select 1 from {s.table} j where {s.later} limit 1) is null"
+        f"plainly as materialized (select (select 1 from {s.table} j where {s.here} and j.place > '' limit 1) is null "
+        f"and (select 1 from {s.table} j where {s.later} limit 1) is null as ok)"
     )
 
 
-def _claimed(
+def _locked(
     s: _Shape,
     family: Family,
     ctes: list[str],
     branches: list[str],
     more: list[str],
-    after_fin: bool,
-    only_if: str | None = None,
+    after: str | None,
+    plain: bool = False,
 ) -> tuple[str, str]:
-    """Merge the branches' candidates, lock n of them one by one, stamp them."""
+    """Merge the branches' candidates and lock n of them one by one."""
     alive = (
         f" and exists (select 1 from workflow_runs r where r.id = j.run_id and r.status in {LIVE_RUN})"
         if family.has_run
         else ""
     )
-    guards = ["(select count(*) from fin) >= 0"] if after_fin else []
-    if only_if is not None:
-        guards.append(only_if)
-        more = [f"not ({only_if})", *more]
+    guards = [f"(select count(*) from {after}) >= 0"] if after else []
+    if plain:
+        guards.append("(select ok from plainly)")
+        more = ["not (select ok from plainly)", *more]
     guard = f"where {' and '.join(guards)} " if guards else ""
     ctes.append(
         f"locked as materialized (select x.id from (select * from ({' union all '.join(branches)}) c "
@@ -204,25 +205,48 @@ def _claimed(
         f"and j.status = 'queued' and (j.last_lost_box is null or j.last_lost_box <> {{box}} "
         f"or j.last_lost_at <= {{before[shun_s]}}){alive} for update of j skip locked) x {guard}limit {{n}})"
     )
-    ctes.append("chosen as (select array(select id from locked) as ids)")
-    columns = CLAIMED.format(
+    # CASE, because AND does not keep its order: a full answer must not pay for the look past the look-ahead (0.14 ms).
+    short = f"case when (select count(*) from locked) < {{n}} then {' or '.join(more)} else false end"
+    return ", ".join(ctes), short
+
+
+# What a claim writes into a row.
+CLAIM_WRITES = {
+    "status": "'running'",
+    "claimed_by": "{owner}",
+    "claimed_box": "{box}",
+    "claimed_at": "{now}",
+    "started_at": "case when {begin}::boolean then {now} end",
+    "lease_expires_at": "{after[lease_s]}",
+    "attempt": "j.attempt + 1",
+    "fencing_token": "j.fencing_token + 1",
+    "progress_pct": "null",
+    "progress_text": "null",
+    "unplaceable_reason": "null",
+    "kill_requested": "false",
+}
+
+
+def claimed_ctes(family: Family, unsynced: bool) -> str:
+    """The CTEs that stamp what is ``locked``; ``unsynced``: after the CTE of that name."""
+    after = " and (select count(setting) from unsynced) = 1" if unsynced else ""
+    writes = ", ".join(f"{column} = {value}" for column, value in CLAIM_WRITES.items())
+    return (
+        "chosen as (select array(select id from locked) as ids), "
+        f"claimed as (update {family.table} j set {KEEP_GENERATED}, {writes} "
+        f"where j.id = any(array(select id from locked)){after} returning {claimed_columns(family)}, "
+        "array_position((select ids from chosen), j.id) as ord)"
+    )
+
+
+def claimed_columns(family: Family) -> str:
+    """What a claim returns of row ``j``: CLAIM_COLUMNS without ``ord``."""
+    return CLAIMED.format(
         name=family.name_column,
         run="j.run_id, j.node_id," if family.has_run else "null::bigint as run_id, null::text as node_id,",
         payload=f"j.{family.input_column}",
         model="j.required_model" if family.has_run else "null::text",
     )
-    unsynced = "" if after_fin else " and (select count(setting) from unsynced) = 1"
-    ctes.append(
-        f"claimed as (update {s.table} j set {KEEP_GENERATED}, status = 'running', claimed_by = {{owner}}, claimed_box = {{box}}, "
-        "claimed_at = {now}, started_at = case when {begin}::boolean then {now} end, "
-        "lease_expires_at = {after[lease_s]}, attempt = j.attempt + 1, fencing_token = j.fencing_token + 1, "
-        "progress_pct = null, progress_text = null, unplaceable_reason = null, kill_requested = false "
-        f"where j.id = any(array(select id from locked)){unsynced} returning {columns}, "
-        "array_position((select ids from chosen), j.id) as ord)"
-    )
-    # CASE, because AND does not keep its order: a full answer must not pay for the look past the look-ahead (0.14 ms).
-    short = f"case when (select count(*) from locked) < {{n}} then {' or '.join(more)} else false end"
-    return ", ".join(ctes), short
 
 
 # A claim on its own does not wait for the disk: it is no effect, and half of the way from an insert to user code would
@@ -241,8 +265,8 @@ CLAIM_COLUMNS = (
 @lru_cache(maxsize=256)
 def claim_statement(family: Family, by_model: bool, newest: bool, bands: bool, look: int, plain: bool = False) -> str:
     """The claim on its own: rows of kind ``claim``, and one of kind ``more`` when a longer look may find more."""
-    ctes, short = claim_ctes(family, by_model, newest, bands, look, after_fin=False, plain=plain)
-    return f"with recursive {UNSYNCED}, {ctes} {claim_rows(short)}"
+    ctes, short = locked_ctes(family, by_model, newest, bands, look, plain)
+    return f"with recursive {UNSYNCED}, {ctes}, {claimed_ctes(family, unsynced=True)} {claim_rows(short)}"
 
 
 def claim_rows(short: str) -> str:

@@ -166,6 +166,29 @@ def test_finish_and_claim_in_one_statement_go_by_index(pg_store: Store) -> None:
         assert buffers(plan) < 400
 
 
+def test_ends_are_written_before_rows_are_locked_for_the_next_claim(pg_store: Store) -> None:
+    """Two lanes whose claims lock rows before their ends do would wait for each other."""
+    with pg_store.connect("lane", claims=True, timeout_s=60) as db:
+        worker = lane()
+        add_many(db, 1000)
+        given = {"ids": [1], "tokens": [1], "outputs": [None], "elapsed": [0.1], "box": "b1", "owner": worker.owner}
+        plans = [
+            explain(db, complete_statement(worker.family, (False, False, False, 8, plain)), given | params(ask(worker)))
+            for plain in (False, True)
+        ]
+    for plan in plans:
+        (update,) = (
+            node for node in nodes(plan) if node["Node Type"] == "ModifyTable" and node["Operation"] == "Update"
+        )
+        (loop,) = update["Plans"]
+        outer = loop["Plans"][0]
+        assert loop["Node Type"] == "Nested Loop" and outer["Node Type"] == "Append", loop
+        assert [next(n["CTE Name"] for n in nodes(part) if "CTE Name" in n) for part in outer["Plans"]] == [
+            "done",
+            "locked",
+        ]
+
+
 @pytest.mark.parametrize("wall", ["none", "another box", "scheduled", "due elsewhere"])
 def test_sqlite_works_no_harder_for_a_claim_behind_50_000_rows(sqlite_store: Store, wall: str) -> None:
     values: dict[str, dict[str, Any]] = {
