@@ -286,8 +286,8 @@ class Vigil:
         limits = self._limits
         if self._looks and not 0 < look.at - self._looks[-1].at <= limits.furthest:
             self._looks.clear()
-        if not look.known:
-            self._looks.clear()
+        if not look.known or (look.use_pct or 0.0) > limits.gpu_idle_pct:
+            self._looks.clear()  # no window that holds it can trip
             return None
         self._looks.append(look)
         oldest = look.at - max(limits.health_window, limits.health_window_beating)
