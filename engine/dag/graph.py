@@ -5,23 +5,37 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.dag import refs
+from engine.dag import refs, schemas
 from engine.errors import GraphError
 
 _NODE_KEYS = frozenset(
     "id node depends_on inputs gpu model model_free skip_if input avoid_boxes only_boxes max_attempts budget_s".split()
 )
 
+# What only a node that runs somewhere can have; a node that waits for a person runs nowhere.
+_RUN_KEYS = ("gpu", "model", "model_free", "budget_s", "avoid_boxes", "only_boxes")
+
+MAX_NODES = 10_000
+
+
+@dataclass(frozen=True)
+class HumanInput:
+    """What a node asks a person for. ``schema``: a JSON schema that the answer must fit."""
+
+    prompt: str
+    schema: Mapping[str, Any] | bool
+
 
 @dataclass(frozen=True)
 class Node:
     """One node of a graph.
 
-    ``budget_s`` is wall clock in seconds, None the default; ``reads`` and ``reads_context``: what it refers to.
+    ``budget_s`` is wall clock in seconds, None the default; ``reads`` (in the order in which they are written) and
+    ``reads_context``: what it refers to; ``input``: it runs nothing, it waits for a person.
     """
 
     id: str
@@ -35,8 +49,9 @@ class Node:
     only_boxes: tuple[str, ...]
     max_attempts: int
     budget_s: float | None
-    reads: frozenset[str]
+    reads: tuple[str, ...]
     reads_context: bool
+    input: HumanInput | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,8 @@ def parse_graph(value: Any) -> Graph:
     entries = value.get("nodes")
     if not isinstance(entries, Sequence) or isinstance(entries, str | bytes):
         raise GraphError(f"graph {name!r}: nodes must be a list, got {_show(entries)}")
+    if len(entries) > MAX_NODES:
+        raise GraphError(f"graph {name!r}: {len(entries):,} nodes, more than the {MAX_NODES:,} allowed")
     nodes: dict[str, Node] = {}
     for position, entry in enumerate(entries, 1):
         node = _node(entry, position)
@@ -71,7 +88,7 @@ def parse_graph(value: Any) -> Graph:
         nodes[node.id] = node
     _check_dependencies(nodes)
     order = _order(nodes)
-    _check_reads(nodes)
+    _check_reads(nodes, order)
     return Graph(name, nodes, order)
 
 
@@ -100,8 +117,9 @@ def _node(entry: Any, position: int) -> Node:
 
     if unknown := sorted(str(key) for key in entry if key not in _NODE_KEYS):
         raise refuse(f"unknown field {', '.join(unknown)} (known: {', '.join(sorted(_NODE_KEYS))})")
-    function = entry.get("node")
-    if not isinstance(function, str) or not 0 < len(function) <= 200:
+    human = _human_input(entry, refuse)
+    function = entry.get("node", "" if human is not None else None)
+    if not isinstance(function, str) or len(function) > 200 or not (function or human is not None):
         raise refuse(f"node must be the name of a registered node, got {_show(function)}")
     inputs = entry.get("inputs")
     inputs = {} if inputs is None else inputs
@@ -122,14 +140,12 @@ def _node(entry: Any, position: int) -> Node:
     budget_s = entry.get("budget_s")
     if budget_s is not None and not _is_seconds(budget_s):
         raise refuse(f"budget_s must be a positive number of seconds, got {_show(budget_s)}")
-    if entry.get("input") is not None:
-        raise refuse(_refuse_input(entry["input"]))
     skip_if = entry.get("skip_if")
     try:
-        reads = {ref.node for ref in refs.refs_in(inputs)}  # None: the context
+        reads = dict.fromkeys(ref.node for ref in refs.refs_in(inputs))  # None: the context
         if skip_if is not None:
             refs.check_skip_if(skip_if)
-            reads |= {ref.node for ref in refs.refs_in(skip_if)}
+            reads |= dict.fromkeys(ref.node for ref in refs.refs_in(skip_if))
     except refs.BadReference as error:
         raise refuse(str(error)) from None
     return Node(
@@ -144,18 +160,29 @@ def _node(entry: Any, position: int) -> Node:
         only_boxes=tuple(sorted(texts("only_boxes"))),
         max_attempts=max_attempts,
         budget_s=None if budget_s is None else float(budget_s),
-        reads=frozenset(node for node in reads if node is not None),
+        reads=tuple(node for node in reads if node is not None),
         reads_context=None in reads,
+        input=human,
     )
 
 
-def _refuse_input(value: Any) -> str:
-    """Human input: say what is wrong with the field, or that it comes later."""
+def _human_input(entry: Mapping[str, Any], refuse: Callable[[str], GraphError]) -> HumanInput | None:
+    """The field ``input``, checked; None: the node has none."""
+    value = entry.get("input")
+    if value is None:
+        return None
     if not isinstance(value, Mapping) or not isinstance(value.get("prompt"), str):
-        return "input must be an object with a prompt and a JSON schema"
-    if not isinstance(value.get("schema", {}), Mapping):
-        return f"input: schema must be an object, got {_show(value['schema'])}"
-    return "asks for human input, which this version does not accept yet"
+        raise refuse(f'input must be {{"prompt": "...", "schema": {{...}}}}, got {_show(value)}')
+    if unknown := sorted(str(key) for key in value if key not in ("prompt", "schema")):
+        raise refuse(f"input: unknown field {', '.join(unknown)} (known: prompt, schema)")
+    schema = value.get("schema", {})
+    if not isinstance(schema, Mapping | bool):
+        raise refuse(f"input: schema must be an object, got {_show(schema)}")
+    if problem := schemas.problem_of(schema):
+        raise refuse(f"input: schema {problem}")
+    if unfit := [key for key in _RUN_KEYS if entry.get(key)] + ["max_attempts"] * (entry.get("max_attempts", 1) != 1):
+        raise refuse(f"waits for a person and runs nowhere; {', '.join(unfit)} cannot be set")
+    return HumanInput(value["prompt"], schema)
 
 
 def _is_seconds(value: Any) -> bool:
@@ -204,27 +231,28 @@ def _cycle(nodes: Mapping[str, Node], left: set[str]) -> str:
     return f"{at!r}: is part of a cycle: {' needs '.join(shown)}"
 
 
-def _check_reads(nodes: Mapping[str, Node]) -> None:
+def _check_reads(nodes: Mapping[str, Node], order: Sequence[str]) -> None:
     """A node may only read what is certain to have ended before it starts."""
+    indirect = False
     for node in nodes.values():
         for read in sorted(node.reads):
             if read not in nodes:
                 raise GraphError(f"node {node.id!r}: refers to {read!r}, which is not in the graph")
-        if not node.reads <= set(node.depends_on) and (strangers := node.reads - _ancestors(nodes, node)):
+        indirect = indirect or not set(node.depends_on).issuperset(node.reads)
+    if not indirect:
+        return
+    bit = {node_id: 1 << position for position, node_id in enumerate(order)}
+    before: dict[str, int] = {}  # for each node, the bits of everything that it waits for
+    for node_id in order:
+        node = nodes[node_id]
+        ancestors = 0
+        for dependency in node.depends_on:
+            ancestors |= before[dependency] | bit[dependency]
+        before[node_id] = ancestors
+        if strangers := [read for read in node.reads if not ancestors & bit[read]]:
             raise GraphError(
-                f"node {node.id!r}: refers to {min(strangers)!r} without depending on it (add it to depends_on)"
+                f"node {node_id!r}: refers to {min(strangers)!r} without depending on it (add it to depends_on)"
             )
-
-
-def _ancestors(nodes: Mapping[str, Node], node: Node) -> set[str]:
-    seen: set[str] = set()
-    todo = list(node.depends_on)
-    while todo:
-        at = todo.pop()
-        if at not in seen:
-            seen.add(at)
-            todo.extend(nodes[at].depends_on)
-    return seen
 
 
 def _show(value: Any) -> str:

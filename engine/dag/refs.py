@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,35 +85,42 @@ def refs_in(value: Any, depth: int = 0) -> Iterator[Ref]:
             yield from refs_in(item, depth + 1)
 
 
-def resolve(value: Any, context: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+def resolve(
+    value: Any, context: Mapping[str, Any], outputs: Mapping[str, Any], weigh: Callable[[Any], None] | None = None
+) -> Any:
     """``value`` with every reference replaced.
 
-    ``outputs`` holds the outputs of completed nodes; a node that is not in it has none. Raises Unresolved.
+    ``outputs`` holds the outputs of completed nodes; a node that is not in it has none. ``weigh`` sees everything that
+    a reference stands for, as it is found, and may raise to say that it is too much. Raises Unresolved.
     """
     if isinstance(value, Mapping):
         if ref := parse(value):
-            return _look_up(ref, context, outputs)
-        return {key: resolve(item, context, outputs) for key, item in value.items()}
+            return _look_up(ref, context, outputs, weigh)
+        return {key: resolve(item, context, outputs, weigh) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [resolve(item, context, outputs) for item in value]
+        return [resolve(item, context, outputs, weigh) for item in value]
     return value
 
 
-def _look_up(ref: Ref, context: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+def _look_up(
+    ref: Ref, context: Mapping[str, Any], outputs: Mapping[str, Any], weigh: Callable[[Any], None] | None
+) -> Any:
     problem = None
     found: Any = None
-    if ref.node is None:
-        if ref.text in context:  # a key that contains dots
-            return context[ref.text]
+    if ref.node is None and ref.text in context:  # a key that contains dots
+        found = context[ref.text]
+    elif ref.node is None:
         found, problem = _walk(context, ref.path, "the context")
     elif ref.node not in outputs:
         problem = f"node {ref.node!r} has no output (it was skipped)"
     else:
         found, problem = _walk(outputs[ref.node], ref.path, f"the output of node {ref.node!r}")
     if problem is None:
+        if weigh is not None:
+            weigh(found)
         return found
     if ref.has_default:
-        return resolve(ref.default, context, outputs)
+        return resolve(ref.default, context, outputs, weigh)
     raise Unresolved(f"{ref} cannot be resolved: {problem}")
 
 

@@ -16,12 +16,13 @@ from typing import Any, Literal
 from engine import config, registry
 from engine.dag.dispatch import Decision, decide, wanted
 from engine.dag.graph import Graph, Node, parse_graph
+from engine.dag.outputs import Outputs
 from engine.errors import BadInput, GraphError, NotFound
-from engine.queue import events
+from engine.queue import events, inputs
 from engine.queue.ends import cancel_rows, end_run
 from engine.queue.enqueue import PRIORITY_LIMIT, insert_node_jobs
 from engine.queue.family import NODE
-from engine.queue.texts import clean_text, encode_payload
+from engine.queue.texts import clean_text, encode_payload, payload_limit
 from engine.store import Db
 
 log = logging.getLogger("engine.dag")
@@ -127,6 +128,7 @@ def advance(db: Db, run_id: int, graphs: GraphCache, event_ids: Sequence[int] = 
             outcome = "advanced"
         else:
             outcome = "over"
+            inputs.fail_pending(db, run_id, f"the run was {run['status']} before the input reached its node")
         if outcome != "gone":
             close_runs(db, run_id)
         if event_ids:
@@ -150,11 +152,26 @@ def _move_on(db: Db, run: Mapping[str, Any], graphs: GraphCache) -> None:
         return
     rows = db.all("select node_id, status from workflow_node_jobs where run_id = {run_id}", run_id=run_id)
     statuses = {row["node_id"]: row["status"] for row in rows}
-    wants = wanted(graph, statuses)
-    context = db.value("select context from workflow_runs where id = {id}", id=run_id) if wants.context else {}
-    outputs = _outputs(db, run_id, wants.outputs) if wants.outputs else {}
-    decision = decide(graph, statuses, context if isinstance(context, Mapping) else {}, outputs, encode_payload)
-    _write(db, run, decision)
+    if "awaiting_input" in statuses.values():
+        statuses |= inputs.answer_waiting(db, run_id)
+    context: Any = None
+    while True:
+        wants = wanted(graph, statuses)
+        if wants.context and context is None:
+            context = db.value("select context from workflow_runs where id = {id}", id=run_id)
+        decision = decide(
+            graph,
+            statuses,
+            context if isinstance(context, Mapping) else {},
+            Outputs(db, run_id, wants.outputs),
+            encode_payload,
+            payload_limit(),
+        )
+        _write(db, run, decision)
+        statuses |= {node.id: _status(node) for node, _ in decision.ready}
+        if not decision.more:
+            break
+        statuses |= {node.id: "skipped" for node in decision.skipped}
     if decision.lost:
         _end_lost(db, run_id, decision.lost[0], statuses[decision.lost[0]])
     elif decision.failed:
@@ -162,25 +179,22 @@ def _move_on(db: Db, run: Mapping[str, Any], graphs: GraphCache) -> None:
         end_run(db, run_id, "failed", f"node {node.id!r} failed: {reason}")
     elif decision.complete:
         _complete(db, run_id)
-    elif run["status"] == "queued" and any(status in ("running", "completed") for status in statuses.values()):
+    elif run["status"] == "queued" and not _BEGUN.isdisjoint(statuses.values()):
         mark_started(db, run_id)
 
 
-def _outputs(db: Db, run_id: int, node_ids: frozenset[str]) -> dict[str, Any]:
-    rows = db.all(
-        "select node_id, output from workflow_node_jobs where run_id = {run_id} and status = 'completed' "
-        "and node_id {any[node_ids]}",
-        run_id=run_id,
-        node_ids=sorted(node_ids),
-    )
-    return {row["node_id"]: row["output"] for row in rows}
+_BEGUN = frozenset(("running", "completed", "awaiting_input"))
+
+
+def _status(node: Node) -> str:
+    return "queued" if node.input is None else "awaiting_input"
 
 
 def _write(db: Db, run: Mapping[str, Any], decision: Decision) -> None:
     """Insert the rows of a decision; a row that is there already stays as it is."""
     insert_node_jobs(
         db,
-        [_row(run, node, inputs=inputs) for node, inputs in decision.ready]
+        [_row(run, node, inputs=text, status=_status(node)) for node, text in decision.ready]
         + [_row(run, node, status="skipped") for node in decision.skipped],
     )
     for node, reason in decision.failed:
@@ -276,10 +290,11 @@ def look_again(db: Db, *, unexpanded: bool, limit: int = 1000) -> int:
 
     ``unexpanded``: runs without a single node (inserted by plain SQL), else runs without an open node (a graph whose
     last event was lost, a node that was cancelled on its own). From there on they take the ordinary way, with its
-    retries and its end.
+    retries and its end. The first also does so for human input that somebody inserted by plain SQL.
     """
     still_open = "" if unexpanded else "and j.status in ('queued', 'running', 'awaiting_input') "
-    return db.run(
+    unheard = inputs.look_again(db, limit) if unexpanded else 0
+    return unheard + db.run(
         "insert into workflow_dispatch_events (run_id, node_id, kind) "
         "select r.id, '', 'skipped' from workflow_runs r where r.status in ('queued', 'running') "
         f"and (select 1 from workflow_node_jobs j where j.run_id = r.id {still_open}limit 1) is null "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.errors import BadInput
-from engine.queue import events
+from engine.queue import events, inputs
 from engine.queue.family import LIVE_RUN, NODE, Family, row_id
 from engine.queue.texts import clean_text
 from engine.store import Db
@@ -91,6 +91,7 @@ def end_run(db: Db, run_id: int | str, status: str, error: str | None, requested
         detail = {"reason": reason, **({"requested_by": requested_by} if requested_by else {})}
         if cancelled:
             events.record_rows(db, NODE, cancelled, "cancelled", detail=detail)
+        inputs.fail_pending(db, number, f"run {status}: {reason}" if error else reason)
         for box, queue in sorted({(row["claimed_box"], row["queue"]) for row in running}):
             db.notify("worker_control", f"{box}:{queue}")
         if not running:

@@ -39,8 +39,8 @@ def test_reads_every_field() -> None:
     a, b, c = (graph.nodes[node_id] for node_id in "abc")
     assert (a.queue, a.model, a.avoid_boxes, a.only_boxes) == ("gpu", "m", ("y", "z"), ("b",))
     assert (a.max_attempts, a.budget_s) == (3, 5.0)
-    assert (b.queue, b.model, b.depends_on, b.reads, b.budget_s) == ("cpu", None, ("a",), {"a"}, None)
-    assert (c.queue, c.model, c.reads) == ("gpu", None, {"a"})
+    assert (b.queue, b.model, b.depends_on, b.reads, b.budget_s) == ("cpu", None, ("a",), ("a",), None)
+    assert (c.queue, c.model, c.reads) == ("gpu", None, ("a",))
 
 
 def test_an_empty_graph_is_valid() -> None:
@@ -83,9 +83,20 @@ def test_contradictory_placement_is_allowed() -> None:
         ([n(budget_s=float("nan"))], "node 'a': budget_s"),
         ([n(budget_s="1h")], "node 'a': budget_s"),
         ([n(avoid_boxes=[1])], "node 'a': avoid_boxes must be a list"),
-        ([n(input="yes")], "node 'a': input must be an object"),
-        ([n(input={"prompt": "ok?", "schema": 1})], "node 'a': input: schema"),
-        ([n(input={"prompt": "ok?", "schema": {}})], "node 'a': asks for human input, which this version"),
+        ([n(input="yes")], "node 'a': input must be"),
+        ([n(input={"schema": {}})], "node 'a': input must be"),
+        ([n(input={"prompt": "?", "title": "x"})], "node 'a': input: unknown field title"),
+        ([n(input={"prompt": "ok?", "schema": 1})], "node 'a': input: schema must be an object"),
+        ([n(input={"prompt": "ok?", "schema": {"type": "nope"}})], "node 'a': input: schema type: 'nope' is not"),
+        (
+            [n(input={"prompt": "?", "schema": {"pattern": "("}})],
+            "node 'a': input: schema pattern: '(' is not a 'regex'",
+        ),
+        ([n(input={"prompt": "?", "schema": {"$ref": "http://x/y"}})], "'a': input: schema refers to 'http://x/y'"),
+        ([n(input={"prompt": "?", "schema": {"$ref": "#/$defs/x"}})], "node 'a': input: schema cannot be used"),
+        ([n(input={"prompt": "?", "schema": {"$ref": "#"}})], "refers to itself without an end"),
+        ([n(input={"prompt": "?"}, gpu=True, model="m")], "waits for a person and runs nowhere; gpu, model cannot"),
+        ([n(input={"prompt": "?"}, max_attempts=2)], "runs nowhere; max_attempts cannot be set"),
     ],
 )
 def test_refusals_name_the_node(nodes: list[Any], text: str) -> None:
@@ -132,4 +143,29 @@ def test_a_node_may_read_any_ancestor() -> None:
         n("c", depends_on=["b", "b2"], inputs={"x": {"$from": "a"}}),
         n("b2", depends_on=["a"]),
     ]
-    assert parse_graph({"nodes": nodes}).nodes["c"].reads == {"a"}
+    assert parse_graph({"nodes": nodes}).nodes["c"].reads == ("a",)
+
+
+def test_a_long_detour_of_reads_is_checked_without_walking_it_each_time() -> None:
+    nodes = [n("first"), *(n(f"n{i}", depends_on=[f"n{i - 1}"] if i else ["first"]) for i in range(3000))]
+    for each in nodes[2:]:
+        each["inputs"] = {"x": {"$from": "first"}}
+    assert len(parse_graph({"nodes": nodes}).order) == 3001
+
+
+def test_a_node_that_waits_for_a_person_needs_no_function_and_may_have_any_schema() -> None:
+    asked = {
+        "prompt": "ok?",
+        "schema": {"$defs": {"a": {"type": "string"}}, "properties": {"x": {"$ref": "#/$defs/a"}}},
+    }
+    (node,) = parse_graph({"nodes": [{"id": "a", "input": asked}]}).nodes.values()
+    assert node.input is not None and (node.input.prompt, node.input.schema) == ("ok?", asked["schema"])
+    (node,) = parse_graph({"nodes": [n(input={"prompt": ""})]}).nodes.values()
+    assert node.input is not None and node.input.schema == {}
+
+
+def test_a_graph_has_a_largest_size() -> None:
+    nodes = [{"id": f"n{i}", "node": "w"} for i in range(10_001)]
+    with pytest.raises(GraphError, match="graph 'big': 10,001 nodes, more than the 10,000 allowed"):
+        parse_graph({"name": "big", "nodes": nodes})
+    assert len(parse_graph({"name": "big", "nodes": nodes[1:]}).order) == 10_000

@@ -13,6 +13,7 @@ import pytest
 from engine import config, registry
 from engine.dag import runs
 from engine.dag.drain import MAX_ATTEMPTS, drain
+from engine.dag.outputs import Outputs
 from engine.dag.runs import GraphCache, advance, submit_run
 from engine.errors import BadInput, GraphError, NotFound, PayloadError, StoreUnavailable
 from engine.queue.ends import end_run
@@ -327,10 +328,73 @@ def test_outputs_are_read_only_where_they_are_referred_to(db: Db, monkeypatch: p
     submit_run(db, chain(node("a"), node("b"), node("c", depends_on=["a", "b"], inputs={"x": {"$from": "b"}})))
     hands.run_all({"x": 1})
     asked: list[Any] = []
-    original = runs._outputs
-    monkeypatch.setattr(runs, "_outputs", lambda db, run_id, ids: asked.append(ids) or original(db, run_id, ids))
+    monkeypatch.setattr(runs, "Outputs", lambda db, run_id, ids: asked.append(ids) or Outputs(db, run_id, ids))
     drain_all(db)
-    assert asked == [{"b"}]
+    assert asked == [("b",)]
+
+
+def test_a_merge_that_is_too_large_fails_before_everything_was_read(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 outputs of 500 KB: three are too many already, and a few MiB are all that is ever read."""
+    read: list[str] = []
+    original = Outputs._fetch
+
+    def fetch(self: Outputs, node_id: str) -> None:
+        before = set(self._held)
+        original(self, node_id)
+        read.extend(self._held.keys() - before)
+
+    monkeypatch.setattr(Outputs, "_fetch", fetch)
+    hands = Hands(db)
+    parts = [f"p{i:02}" for i in range(40)]
+    for reference in ("", ".text"):
+        read.clear()
+        graph = chain(
+            *map(node, parts),
+            node("merge", depends_on=parts, inputs={"all": [{"$from": f"{part}{reference}"} for part in parts]}),
+        )
+        run_id = submit_run(db, graph)
+        hands.run_all({"text": "x" * 500_000})
+        drain_all(db)
+        row = run_row(db, run_id)
+        assert row["status"] == "failed"
+        assert row["error"] == (
+            "node 'merge' failed: inputs of node 'merge' are more than the 1,048,576 bytes of JSON allowed"
+        )
+        assert 0 < len(read) <= 10
+
+
+def test_parts_of_large_outputs_are_merged_a_few_mib_at_a_time(db: Db) -> None:
+    hands = Hands(db)
+    parts = [f"p{i:02}" for i in range(40)]
+    submit_run(
+        db,
+        chain(
+            *map(node, parts),
+            node("merge", depends_on=parts, inputs={"all": [{"$from": f"{part}.n"} for part in reversed(parts)]}),
+        ),
+    )
+    for number, job in enumerate(sorted(hands.take(), key=lambda job: str(job.node_id))):
+        hands.end(job, output={"n": number, "text": "x" * 500_000})
+    drain_all(db)
+    assert db.value("select inputs from workflow_node_jobs where node_id = 'merge'") == {"all": list(range(40))[::-1]}
+
+
+def test_a_large_output_for_many_nodes_is_written_in_portions(db: Db) -> None:
+    hands = Hands(db)
+    middle = [f"n{i}" for i in range(30)]
+    run_id = submit_run(
+        db, chain(node("a"), *(node(m, depends_on=["a"], inputs={"x": {"$from": "a"}}) for m in middle))
+    )
+    hands.run_all({"text": "x" * 900_000})
+    drain_all(db)
+    assert list(statuses(db, run_id).values()).count("queued") == 30
+
+
+def test_a_context_that_is_referred_to_again_and_again_is_refused_early(db: Db) -> None:
+    """1,000 times 1 MB would be a gigabyte of inputs."""
+    graph = chain(node("a", inputs={"all": [{"$context": "text"}] * 1000}))
+    row = run_row(db, submit_run(db, graph, {"text": "x" * 1_000_000}))
+    assert row["status"] == "failed" and "more than the 1,048,576 bytes" in row["error"]
 
 
 def test_a_run_inserted_by_plain_sql_is_expanded(db: Db) -> None:
@@ -390,7 +454,7 @@ def test_an_expansion_that_finds_its_run_over_queues_nothing(db: Db) -> None:
         ('{"nodes": [{"id": "a"}]}', "node 'a': node must be the name"),
         ('{"nodes": [{"id": "a", "node": "x", "depends_on": ["a"]}]}', "depends on itself"),
         ("[]", "wants"),
-        ('{"nodes": [{"id": "a", "node": "x", "input": {"prompt": "?"}}]}', "human input"),
+        ('{"nodes": [{"id": "a", "node": "x", "input": {"prompt": 1}}]}', "node 'a': input must be"),
     ],
 )
 def test_a_bad_graph_written_by_plain_sql_fails_its_run_with_the_reason(db: Db, graph: str, text: str) -> None:
@@ -438,6 +502,7 @@ def test_a_run_ended_by_plain_sql_leaves_nothing_behind(db: Db) -> None:
 
 
 def test_a_dispatch_that_keeps_failing_is_poison_and_fails_the_run(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q21: that run alone fails, with the reason, after ten attempts; the others go on meanwhile."""
     hands = Hands(db)
     bad = submit_run(db, chain(node("a"), node("b", depends_on=["a"]), name="bad"))
     good = submit_run(db, chain(node("x"), node("y", depends_on=["x"])))
