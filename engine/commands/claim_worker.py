@@ -9,6 +9,7 @@ import typer
 
 from engine import config
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
+from engine.errors import BadInput
 from engine.lane.devices import parse_devices
 from engine.lane.lane import LaneOptions
 from engine.lane.start import run_lane, version
@@ -20,13 +21,16 @@ app = new_app()
 def command(
     queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="cpu, gpu or an ingest queue")],
     slots: Annotated[
-        int | None, typer.Option("--slots", metavar="N", help="Executors (default 1, or one per device)")
+        int | None, typer.Option("--slots", metavar="N", help="Executors (default 1; gpu: one per device)")
     ] = None,
     model_slots: Annotated[
         int, typer.Option("--model-slots", metavar="N", help="gpu: slots for rows with a model")
     ] = 0,
     free_slots: Annotated[int, typer.Option("--free-slots", metavar="N", help="gpu: slots for rows without")] = 0,
-    devices: Annotated[str | None, typer.Option("--devices", metavar="0,1", help="gpu: device of each slot")] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option("--devices", metavar="0,1", help="gpu: these devices only, by number or uuid (default: all)"),
+    ] = None,
     share_gpu: Annotated[bool, typer.Option("--share-gpu", help="gpu: more slots than devices")] = False,
     host_priority: Annotated[
         int | None,
@@ -74,9 +78,11 @@ def command(
         max_offline=max_offline,
     )
     named = parse_devices(devices)
+    if slots is not None and slots < 1:
+        raise BadInput(f"--slots must be 1 or more, got {slots}")
     options = LaneOptions(
         queue=queue,
-        slots=slots if slots is not None else max(1, len(named)),
+        slots=slots if slots is not None else 0 if queue == "gpu" else 1,
         model_slots=model_slots,
         free_slots=free_slots,
         devices=named,

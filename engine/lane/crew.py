@@ -6,6 +6,7 @@ import logging
 import selectors
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from engine.lane import exits, logs, tree
 from engine.lane.book import Held
@@ -74,6 +75,11 @@ class Crew:
         slot.start_at = now + wait
         if slot.failed_starts <= 3 or slot.failed_starts % 20 == 0:
             log.error("slot %d: executor not ready (%s); next try in %.1f s", slot.index, reason.splitlines()[0], wait)
+
+    def tell(self, slot: Slot, kind: str, **header: Any) -> None:
+        """Put an order about a model into a slot's pipe, behind the job that runs there."""
+        slot.order(kind, **header)
+        slot.pump(self._selector)
 
     # --- end ---
 

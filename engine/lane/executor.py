@@ -74,7 +74,8 @@ class Executor:
         self.begun = 0  # jobs run in the order of their numbers: what is above this has not begun
         self.cancelled: set[int] = set()
         self.current: tuple[int, int, float] | None = None  # id, attempt, since
-        self.model = WarmModel(lambda id: self.send("model", model=id))
+        self.model = WarmModel(lambda loaded, loading: self.send("model", model=loaded, loading=loading))
+        self.retired = False
         self.pid = os.getpid()
         self.home = "/"
         with contextlib.suppress(OSError):
@@ -116,8 +117,7 @@ class Executor:
                 poller = select.poll()
                 poller.register(self.jobs_socket, select.POLLIN)
                 if not poller.poll(int(idle * 1000) + 1):
-                    if self.model.idle_for() == 0.0:
-                        self.model.unload()
+                    self.drop_idle(None)
                     continue
             try:
                 data = self.jobs_socket.recv(1 << 16)  # more would be mapped and unmapped every time
@@ -168,6 +168,9 @@ class Executor:
             while (frame := self.next_job()) is not None:
                 if frame.kind == "job":
                     self.run(frame)
+                elif frame.kind in ("load", "unload"):
+                    self.carry_out(frame)
+                self.retire_if_broken()
             self.model.unload()
         finally:  # a thread that user code left running may keep this process; the lane is told that it serves no more
             with contextlib.suppress(OSError):
@@ -192,6 +195,13 @@ class Executor:
                 self.current = None
             self.later("expired", no=number)
             return
+        wanted = head.get("model")
+        self.drop_idle(wanted)
+        if wanted and not self.model.make_room(wanted):
+            with self.book:
+                self.current = None
+            self.later("expired", no=number)  # it has not begun: the executor after this one runs it
+            return
         self.log.began()
         status, payload = self._call(frame, head)
         elapsed = time.monotonic() - began
@@ -208,6 +218,41 @@ class Executor:
         self.log.ended(id, attempt)
         self._tidy()
         self.later("done", payload, no=number, s=status, e=round(elapsed, 6))
+
+    # --- the warm model ---
+
+    def drop_idle(self, wanted: str | None) -> None:
+        """Unload the model when its time is up, unless it is what is ``wanted`` now."""
+        if self.model.idle_for() == 0.0 and self.model.id != wanted:
+            self.model.unload()
+            self.retire_if_broken()
+
+    def carry_out(self, frame: protocol.Frame) -> None:
+        """An operator's order about a model, and what came of it."""
+        wanted, order = str(frame.header["model"]), frame.header["order"]
+        began = time.monotonic()
+        try:
+            if frame.kind == "unload":
+                there = self.model.id == wanted
+                if there:
+                    self.model.unload()
+                said = self.model.broken or ("unloaded" if there else "it was not loaded")
+            elif not self.model.make_room(wanted):
+                said = f"failed: {self.model.broken}"
+            else:
+                self.model.ensure(wanted)
+                said = f"loaded in {time.monotonic() - began:.1f} s"
+        except BaseException as error:  # whatever a loader raises
+            log.error("loading %s failed\n%s", wanted, describe(error))
+            said = f"failed: {type(error).__name__}: {error}"[:500]
+        self._tidy()
+        self.send("answer", order=order, text=said)
+
+    def retire_if_broken(self) -> None:
+        """Ask the lane for a successor; nothing more is loaded here."""
+        if self.model.broken and not self.retired:
+            self.retired = True
+            self.send("retire", reason=self.model.broken[:500])
 
     def _tidy(self) -> None:
         """What a job changed of its process and did not put back must not fail the next one, which is not to blame."""
@@ -253,7 +298,8 @@ class Executor:
                 log.error("job %s (%s) failed\n%s", head["id"], head["name"], text)
             return "failed", text.encode(errors="replace")
         finally:
-            self.model.used()
+            if head.get("model"):
+                self.model.used()
 
     def _resolve(self, head: Mapping[str, Any]) -> Callable[..., Any]:
         return (

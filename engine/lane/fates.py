@@ -39,7 +39,9 @@ class Fates:
         self.budgets: dict[str, float] = {}
         self.ever_ready = False
         self.last_exit: tuple[int | None, str | None] = (None, None)
-        self.tripped: int | None = None
+        self.tripped: int | None = None  # the code of the last trip
+        self.trips = 0
+        self.on_answer: Callable[[Slot, int, str], None] = lambda slot, order, text: None  # to an order about a model
         self.bad_app: str | None = None  # the app cannot be imported, and never could
 
     def read(self, slot: Slot, which: str | None = None) -> None:
@@ -63,12 +65,20 @@ class Fates:
             if (held := slot.jobs.get(head["no"])) is not None:
                 held.began = time.monotonic()
         elif kind in ("progress", "beat"):
-            slot.last_beat = time.monotonic()
             held = self._book.get(int(head["id"]))
-            if kind == "progress" and held is not None and held.slot is slot:
+            if held is None or held.slot is not slot:
+                return  # said by a thread that a job left behind
+            slot.last_beat = time.monotonic()
+            if kind == "progress":
                 self.progress[held.job.id] = (held.job.fencing_token, head["pct"], head["text"])
         elif kind == "model":
-            slot.model = head["model"]
+            slot.model, slot.loading = head["model"], head["loading"]
+        elif kind == "answer":
+            slot.errand = None
+            self.on_answer(slot, int(head["order"]), str(head["text"]))
+        elif kind == "retire":
+            if self.crew is not None:
+                self.crew.kill([slot], Why(None, "model", {"reason": f"{head['reason']}; a fresh one takes its place"}))
         elif kind == "expired":
             if (held := slot.jobs.pop(head["no"], None)) is not None:
                 self.never_began(held)
@@ -144,7 +154,7 @@ class Fates:
                 reason = str(why.detail["reason"])
                 self._settler.ended(
                     held,
-                    Outcome(held.job.id, held.job.fencing_token, "cancelled", error=reason, detail={"reason": reason}),
+                    Outcome(held.job.id, held.job.fencing_token, "cancelled", error=reason, detail=dict(why.detail)),
                 )
         else:
             self._settler.give_back(cut, why.cause, exit_code, why.detail)
@@ -170,3 +180,4 @@ class Fates:
         log.info("%s: slot %d: executor killed, %s (%s)", self._name, slot.index, reason, jobs)
         if why.code in exits.TRIPS:
             self.tripped = why.code
+            self.trips += 1

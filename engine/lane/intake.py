@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from engine import config
 from engine.errors import StoreError
-from engine.lane import devices, watchdogs
+from engine.lane import watchdogs
 from engine.lane.ahead import Ahead
 from engine.lane.book import Book, Held
 from engine.lane.crew import Crew
 from engine.lane.duty import Duty
 from engine.lane.fates import Fates
+from engine.lane.gpus import Ask, Gpus
 from engine.lane.settle import Settler
 from engine.lane.slot import Slot
 from engine.queue import lease
@@ -37,21 +38,23 @@ class Intake:
         fates: Fates,
         ahead: Ahead,
         holding: Callable[[], bool],
+        gpus: Gpus | None = None,
     ) -> None:
         self._worker, self._lease_s, self._host_priority = worker, lease_s, host_priority
         self._duty, self._book, self._crew, self._fates, self._ahead = duty, book, crew, fates, ahead
         self._holding = holding
+        self._gpus = gpus
         self._gpu = worker.queue == "gpu"
         self.waiting: deque[Held] = deque()  # claimed, and no slot to hand it to just now
 
     # --- claims ---
 
-    def requests(self) -> list[tuple[ClaimRequest, Slot | None]]:
-        """What to claim for: all free slots at once; on gpu queues one claim per slot, whose models differ."""
+    def requests(self) -> list[tuple[ClaimRequest, Ask | None]]:
+        """What to claim for: all free slots at once; on gpu queues those together that hold and fit the same models."""
         if not self._duty.claiming or not self._holding() or self.waiting or self._fates.verify:
             return []
-        if self._gpu:
-            return [(self._request(1, slot), slot) for slot in self._crew.idle]
+        if self._gpus is not None:
+            return [(self._request(len(ask.slots), ask), ask) for ask in self._gpus.asks(self._crew.idle)]
         depth = self._ahead.depth
         if depth == 1:
             room = idle = flowing = len(self._crew.idle)
@@ -64,23 +67,23 @@ class Intake:
             return []
         return [(self._request(room, None), None)]
 
-    def _request(self, n: int, slot: Slot | None) -> ClaimRequest:
+    def _request(self, n: int, ask: Ask | None) -> ClaimRequest:
         return ClaimRequest(
             worker=self._worker,
             n=n,
             lease_s=self._lease_s,
             host_priority=self._host_priority,
-            models=devices.models_that_fit(self._fates.models, []) if slot is not None else None,
-            loaded_model=slot.model if slot is not None else None,
+            models=ask.models if ask is not None else None,
+            loaded_model=ask.loaded if ask is not None else None,
             affinity_max_wait_s=float(config.get("affinity_max_wait_s")),
-            model_rows=slot is None or slot.kind != "free",
-            free_rows=slot is None or slot.kind != "model",
+            model_rows=ask is None or ask.model_rows,
+            free_rows=ask is None or ask.free_rows,
             begin=not self._ahead.short,
         )
 
     # --- hand-over ---
 
-    def take(self, jobs: list[ClaimedJob], slot: Slot | None) -> None:
+    def take(self, jobs: list[ClaimedJob], ask: Ask | None) -> None:
         """Enter claimed jobs in the book and hand them over, most urgent first."""
         if not jobs:
             return
@@ -89,19 +92,20 @@ class Intake:
             held.budget_s = watchdogs.budget_for(
                 self._gpu, held.job.budget_s, self._fates.budgets.get(held.job.name), default_s
             )
-        self._hand([entered for job in jobs if (entered := self._book.get(job.id)) is not None], slot)
+        self._hand([entered for job in jobs if (entered := self._book.get(job.id)) is not None], ask)
 
     def serve_waiting(self) -> None:
         """Hand over what was claimed when no slot was free for it (an executor died in between)."""
         held, self.waiting = list(self.waiting), deque()
         self._hand(held, None)
 
-    def _hand(self, claims: list[Held], slot: Slot | None) -> None:
-        """To the slot it was claimed for, else to the least loaded one. What is too old is asked about first."""
+    def _hand(self, claims: list[Held], ask: Ask | None) -> None:
+        """To a slot it was claimed for, else to the least loaded one. What is too old is asked about first."""
         now = time.monotonic()
-        if slot is None and self._ahead.pack > 1 and self._duty.claiming:
+        if ask is None and self._ahead.pack > 1 and self._duty.claiming:
             claims = self._deal(claims, self._ahead.pack, now)
-        idle = [slot] if slot is not None and slot.idle else self._crew.idle
+        idle = [slot for slot in ask.slots if slot.idle] if ask is not None else []
+        idle = idle or self._crew.idle
         flows: list[Slot] | None = None
         for held in claims:
             chosen: Slot | None = None
@@ -110,6 +114,10 @@ class Intake:
                 continue
             if not self._duty.claiming:
                 pass
+            elif self._gpus is not None:
+                chosen = next((each for each in idle if self._gpus.may_run(each, held.job.required_model)), None)
+                if chosen is not None:
+                    idle.remove(chosen)
             elif idle:
                 chosen = idle.pop(0)
             elif held.job.ahead:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from engine.errors import StoreError
 from engine.lane.book import Book
@@ -56,6 +56,22 @@ class Timing:
     beat_s: float
 
 
+class Side(Protocol):
+    """What else needs the keeper's connection: locks that must live as long as it does."""
+
+    def tend(self, db: Db, look: bool) -> float:
+        """A turn, ``look``: for orders, too. When the next one is due (monotonic). Raises StoreError."""
+        ...
+
+    def dropped(self) -> None:
+        """The connection is gone, and what it carried."""
+        ...
+
+    def release(self) -> None:
+        """The lane ends."""
+        ...
+
+
 class Keeper(threading.Thread):
     """``news(kind, value)`` is called on this thread: ``order`` Order, ``lost`` / ``cancel`` / ``kill`` {id: token},
     ``held`` None (the lane's lock is ours from now on)."""
@@ -69,10 +85,11 @@ class Keeper(threading.Thread):
         timing: Timing,
         face: Callable[[], Face],
         news: Callable[[str, Any], None],
+        side: Side | None = None,
     ) -> None:
         super().__init__(name="keeper", daemon=True)
         self._store, self._worker, self._book, self._link = store, worker, book, link
-        self._timing, self._face, self._news = timing, face, news
+        self._timing, self._face, self._news, self._side = timing, face, news, side
         self._presence = Presence(store, worker.incarnation)
         self._exclusive = Exclusive(store, f"lane:{worker.box}:{worker.queue}:{worker.project}")
         self._poked = threading.Event()
@@ -143,6 +160,8 @@ class Keeper(threading.Thread):
             self._db.close()
             self._db = None
         self.holding = self._exclusive.held
+        if self._side is not None:
+            self._side.dropped()
 
     def _round(self) -> None:
         """One pass over what is due, then a wait for the next."""
@@ -153,7 +172,8 @@ class Keeper(threading.Thread):
         now = time.monotonic()
         if now >= self._next_renew:
             self._renew(db, now)
-        if (self._look_now or now >= self._next_look) and self._ever_held:
+        look = self._look_now or now >= self._next_look
+        if look and self._ever_held:
             self._look_now = False
             self._look(db)
         if now >= self._next_look:
@@ -172,6 +192,8 @@ class Keeper(threading.Thread):
             due = min(due, self._next_beat)
         if changed:
             due = min(due, self._last_beat + CHANGE_S)
+        if self._side is not None:
+            due = min(due, self._side.tend(db, look and self._ever_held))
         self._wait(due)
 
     def _wait(self, due: float) -> None:
@@ -273,6 +295,8 @@ class Keeper(threading.Thread):
                 self._db = self._store.connect("lane keeper", direct=True, timeout_s=3.0)
             if self.holding or self._exclusive.held:
                 self._beat(self._db)
+            if self._side is not None:
+                self._side.release()
             self._exclusive.release()
             self._presence.release()
         except StoreError as error:

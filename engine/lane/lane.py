@@ -18,12 +18,15 @@ from types import FrameType
 from typing import Any
 
 from engine.errors import BadInput, StoreError
-from engine.lane import devices, exits, logs, tree
+from engine.lane import exits, logs, tree
 from engine.lane.ahead import COMPANY_S, Ahead
 from engine.lane.book import Book
 from engine.lane.crew import Crew
+from engine.lane.desk import Desk
+from engine.lane.devices import UNKNOWN, Device
 from engine.lane.duty import Duty
 from engine.lane.fates import Fates
+from engine.lane.gpus import Ask
 from engine.lane.guard import Guard
 from engine.lane.intake import Intake
 from engine.lane.keeper import Face, Keeper, Timing
@@ -31,7 +34,7 @@ from engine.lane.link import Backoff, Link
 from engine.lane.settle import Settler
 from engine.lane.slot import Slot, Spec, Why
 from engine.lane.watch import Watch
-from engine.queue.claim import claim
+from engine.queue.claim import ClaimedJob, ClaimRequest, claim
 from engine.queue.controls import Order
 from engine.queue.workers import Worker
 from engine.store import Db, Store
@@ -49,10 +52,11 @@ class LaneOptions:
     """What a lane is started with (SPEC section 15). Times in seconds."""
 
     queue: str
-    slots: int = 1
+    slots: int = 1  # 0: one per device
     model_slots: int = 0
     free_slots: int = 0
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # as named
+    gpus: tuple[Device, ...] = (UNKNOWN,)  # what they are
     share_gpu: bool = False
     host_priority: int = 0
     lease_seconds: float = 600.0
@@ -67,17 +71,11 @@ class LaneOptions:
     version: str = ""
 
     def make_slots(self, spec: Spec) -> list[Slot]:
-        """The slots of the lane: one per device when devices are named, of two kinds when those are counted."""
+        """The slots of the lane, dealt out over its devices; of two kinds when those are counted."""
         kinds = ["model"] * self.model_slots + ["free"] * self.free_slots
-        count = len(kinds) or (max(self.slots, len(self.devices)) if self.devices else self.slots)
+        kinds = kinds or ["any"] * (self.slots or len(self.gpus))
         return [
-            Slot(
-                index,
-                spec,
-                kind=kinds[index] if kinds else "any",
-                device=self.devices[index % len(self.devices)] if self.devices else None,
-            )
-            for index in range(count)
+            Slot(index, spec, kind=kind, device=self.gpus[index % len(self.gpus)]) for index, kind in enumerate(kinds)
         ]
 
 
@@ -105,7 +103,11 @@ class Lane:
         )
         self.crew = self.fates.crew = Crew(slots, self.selector, self.fates.read, self.fates.ended)
         timing = Timing(options.lease_seconds, options.renew_seconds, options.beat_seconds)
-        self.keeper = Keeper(store, worker, self.book, self.link, timing, lambda: self._face, self._post)
+        self.desk: Desk | None = None
+        if self.gpu:
+            self.desk = Desk(store, worker, self.crew, options.share_gpu, lambda: self.fates.models, self._post)
+            self.fates.on_answer = self.desk.errands.answered
+        self.keeper = Keeper(store, worker, self.book, self.link, timing, lambda: self._face, self._post, self.desk)
         self.intake = Intake(
             worker,
             options.lease_seconds,
@@ -116,6 +118,7 @@ class Lane:
             self.fates,
             self.ahead,
             lambda: self.keeper.holding,
+            self.desk.gpus if self.desk is not None else None,
         )
         self.watch = Watch(worker, self.book, self.crew, self.fates, options.cancel_grace)
         self.look = True  # there may be something to claim
@@ -193,6 +196,10 @@ class Lane:
             self.intake.serve_waiting()
             self._pump()
         self._write_and_claim(now)
+        if self.desk is not None:
+            waiting = [held.job.required_model for held in (*self.intake.waiting, *self.fates.verify)]
+            if self.desk.turn(self.duty.claiming, self.fates.ever_ready, waiting):
+                self.keeper.poke()
         face = self._make_face()
         if face != self._face:
             self._face = face
@@ -230,6 +237,10 @@ class Lane:
             self._on_order(value)
         elif kind == "held":
             self.duty.holding = self.look = True
+        elif kind == "devices":
+            self.look = True
+        elif kind == "models" and self.desk is not None:
+            self.desk.errands.ordered(value)
         elif kind == "waiting":
             self.duty.holding = False
             if self.options.once and not self.book:
@@ -346,8 +357,9 @@ class Lane:
         coming = sum(len(slot.jobs) for slot in self.crew.ready if slot.flows(now)) if ended else 0
         flush = self.ahead.flush_due(ended, now - self.settler.oldest, len(self.crew.idle), coming)
         requests = self.intake.requests() if self.look or flush else []
+        strange = self.desk.gpus.curious(self.crew.idle) if self.desk and self.look and self.duty.claiming else []
         rows = now >= self._rows_at and (bool(self.fates.progress) or self.watch.has_rows_to_write)
-        if not (flush or self.settler.urgent or self.fates.verify or rows or (self.look and requests)):
+        if not (flush or self.settler.urgent or self.fates.verify or rows or (self.look and (requests or strange))):
             return
         db = self._connected(now)
         if db is None:
@@ -365,13 +377,13 @@ class Lane:
                 claimed = self.settler.write(db, fused[0] if fused else None)
                 if fused:
                     del requests[0]
-                    self.intake.take(claimed, fused[1])
-                    full.append(len(claimed) == fused[0].n)
+                    self._took(fused, claimed, full)
             if self.look:
-                for request, slot in requests:
-                    claimed = claim(db, request)
-                    self.intake.take(claimed, slot)
-                    full.append(len(claimed) == request.n)
+                for asked in requests:
+                    self._took(asked, claim(db, asked[0]), full)
+                if strange and self.desk is not None:
+                    self.desk.peek(db, strange)
+                    full.append(False)  # when a device becomes ours that is news
             if full:
                 self.look = all(full)
             self.link.works("loop")
@@ -385,6 +397,15 @@ class Lane:
             self._refused(error)
         self._pump()
 
+    def _took(self, asked: tuple[ClaimRequest, Ask | None], claimed: list[ClaimedJob], full: list[bool]) -> None:
+        """Hand over what a claim brought. ``full``: was it all that was asked for, so that there may be more?"""
+        request, ask = asked
+        self.intake.take(claimed, ask)
+        if ask is None or ask.whole:
+            full.append(len(claimed) == request.n)
+        if ask is not None and self.desk is not None:
+            self.desk.gpus.looked(ask.slots)
+
     def _on_ready(self, slot: Slot) -> None:
         """An executor can take jobs."""
         self.look = True
@@ -396,7 +417,8 @@ class Lane:
     # --- what others see, and the end ---
 
     def _make_face(self) -> Face:
-        models = sorted({slot.model for slot in self.crew.slots if slot.model})
+        models = sorted({slot.says for slot in self.crew.slots if slot.says})
+        gpus = self.desk.gpus if self.desk is not None else None
         known = tuple(sorted(self.fates.models))
         return Face(
             state=self.duty.state(
@@ -406,7 +428,9 @@ class Lane:
             busy=self.crew.busy,
             current_model=", ".join(models) or None,
             models_known=known,
-            models_fit=devices.models_that_fit(self.fates.models, []),
+            models_fit=gpus.models_fit if gpus is not None else (),
+            vram_mb=gpus.vram_mb if gpus is not None else None,
+            detail=gpus.detail() if gpus is not None else None,
             last_exit_code=self.fates.last_exit[0],
             last_exit_reason=self.fates.last_exit[1],
             version=self.options.version,
@@ -415,7 +439,7 @@ class Lane:
     def _is_done(self) -> bool:
         if self.duty.stops:
             return not self.book or time.monotonic() > self.duty.stop_by + LAST_WRITE_S
-        if not self.options.once or self.book or self.look:
+        if not self.options.once or self.book or self.look or (self.desk is not None and self.desk.gpus.seeking):
             return False
         return self.duty.off or (self.duty.holding and bool(self.crew.idle))
 

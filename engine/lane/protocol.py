@@ -5,11 +5,11 @@ GIL for some 25 ms, so inputs and results travel as bytes.
 
 Every hand-over of a job has a number (``no``), rising within a slot; an executor runs jobs in the order of their numbers.
 
-Lane to executor, job socket:      ``job`` {no, ...} (payload: the inputs)
+Lane to executor, job socket:      ``job`` {no, ...} (payload: the inputs), ``load`` / ``unload`` {model, order}
 Lane to executor, control socket:  ``cancel`` {no}, ``revoke`` {nos}
 Executor to lane, job socket:      ``ready`` {models, budgets}, ``fatal`` {config} (payload: text), ``began`` {no} (only for
     jobs claimed ahead), ``done`` {no, s, e} (payload: result or error), ``expired`` {no}, ``progress`` {id, pct, text},
-    ``beat`` {id}, ``model`` {model}
+    ``beat`` {id}, ``model`` {model, loading}, ``answer`` {order, text}, ``retire`` {reason} (it needs a successor)
 Executor to lane, control socket:  ``revoked`` {nos}
 
 ``began`` is written before the executor looks at ``good`` (the monotonic second until which the job may start). So once

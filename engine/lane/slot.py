@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.lane import devices, logs, protocol, tree
+from engine.lane import logs, protocol, tree
 from engine.lane.book import Held
+from engine.lane.devices import UNKNOWN, Device
 
 FLOW_S = 0.05  # a job that runs longer is no short one: nothing is claimed ahead behind it
 START_BACKOFF_S = (0.0, 0.2, 1.0, 3.0, 10.0, 30.0)  # between attempts when executors die before they are ready
@@ -47,14 +48,16 @@ class Why:
 class Slot:
     """At most one running job; jobs claimed ahead may wait behind it in the pipe."""
 
-    def __init__(self, index: int, spec: Spec, *, kind: str = "any", device: str | None = None) -> None:
+    def __init__(self, index: int, spec: Spec, *, kind: str = "any", device: Device = UNKNOWN) -> None:
         self.index = index
         self.spec = spec
         self.kind = kind  # "any" | "model" | "free": which rows it may claim
         self.device = device
         self.state = "down"  # down | starting | ready | dying
         self.jobs: dict[int, Held] = {}  # by hand-over number, oldest first; the first one runs
-        self.model: str | None = None
+        self.model: str | None = None  # loaded
+        self.loading: str | None = None  # being loaded
+        self.errand: int | None = None  # an operator's order about a model that it carries out
         self.why: Why | None = None
         self.was_ready = False  # this executor, not the slot
         self.failed_starts = 0
@@ -105,7 +108,7 @@ class Slot:
                 env={
                     **os.environ,
                     **self.spec.environment,
-                    **devices.environment(self.device),
+                    **self.device.environment(),
                     tree.COOKIE: self.cookie,
                 },
             )
@@ -123,7 +126,7 @@ class Slot:
         self._reader, self._control_reader = protocol.Reader(), protocol.Reader()
         self._out.clear()
         self._armed = False
-        self.why = self.model = self.last_beat = self.silent_since = None
+        self.why = self.model = self.loading = self.errand = self.last_beat = self.silent_since = None
         self.state, self.was_ready = "starting", False
         self.started_at = time.monotonic()
         selector.register(ours, selectors.EVENT_READ, (self, "jobs"))
@@ -178,14 +181,32 @@ class Slot:
         if self._life is not None:
             os.close(self._life)
         self.jobs_socket = self.control_socket = self.pidfd = self._life = self._process = None
-        self.state, self.model = "down", None
+        self.state = "down"
+        self.model = self.loading = self.errand = None
         return code
 
     # --- talking ---
 
     @property
     def idle(self) -> bool:
-        return self.state == "ready" and self.why is None and not self.jobs
+        return self.state == "ready" and self.why is None and not self.jobs and self.errand is None
+
+    @property
+    def holds(self) -> str | None:
+        """The model that is in its memory, or will be once what it was given has begun."""
+        wanted = (held.job.required_model for held in self.jobs.values())
+        return next((model for model in wanted if model), self.loading or self.model)
+
+    @property
+    def says(self) -> str | None:
+        """Its model, for people."""
+        return f"{self.loading} (loading)" if self.loading else self.model
+
+    @property
+    def occupies(self) -> bool:
+        """Its device is in use: something runs there, is loaded, or dies."""
+        dying = self.pid is not None and self.why is not None
+        return bool(self.jobs) or self.holds is not None or self.errand is not None or dying
 
     @property
     def running(self) -> Held | None:
@@ -226,6 +247,10 @@ class Slot:
             held.began = now
         self.jobs[self._number] = held
         self._out += frame
+
+    def order(self, kind: str, **header: Any) -> None:
+        """Put one frame that is no job into the pipe (written by :meth:`pump`)."""
+        self._out += protocol.pack(kind, **header)
 
     def pump(self, selector: selectors.BaseSelector) -> None:
         """Write what waits, as far as the pipe takes it; the selector says when it takes more."""

@@ -7,12 +7,13 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 from engine import config
 from engine.errors import BadInput, StoreUnavailable, UnknownQueue
-from engine.lane import logs
+from engine.lane import devices, logs
 from engine.lane.lane import Lane, LaneOptions
 from engine.lane.link import Backoff
 from engine.lane.slot import Spec
@@ -23,13 +24,24 @@ from engine.store.locks import new_incarnation
 from engine.store.migrate import ensure_schema
 
 log = logging.getLogger("engine.lane")
-_PASSED_ON = ("db_url", "db_direct_url", "project", "box", "app", "log_level", "payload_limit", "error_limit")
+_PASSED_ON = (
+    "db_url",
+    "db_direct_url",
+    "project",
+    "box",
+    "app",
+    "log_level",
+    "payload_limit",
+    "error_limit",
+    "model_idle_seconds",
+)
 
 
 def run_lane(options: LaneOptions) -> int:
     """Run one lane until it is stopped; the exit code. Raises BadInput and ConfigError before anything is started,
     StoreUnavailable only with ``once`` (otherwise an unreachable database is waited for)."""
     check(options)
+    options = equip(options)
     box = config.box_name()
     store = _wait_for_store(box, options)
     refuse_twin(store, box)
@@ -52,7 +64,7 @@ def check(options: LaneOptions) -> None:
     if queue not in ("cpu", "gpu") and queue not in config.ingest_queues():
         known = ", ".join(("cpu", "gpu", *config.ingest_queues()))
         raise UnknownQueue(f"--queue {queue}: no such queue (known: {known}; see FLIGHTDECK_INGEST_QUEUES)")
-    if options.slots < 1:
+    if options.slots < (0 if queue == "gpu" else 1):
         raise BadInput(f"--slots must be 1 or more, got {options.slots}")
     if options.model_slots < 0 or options.free_slots < 0:
         raise BadInput("--model-slots and --free-slots must not be negative")
@@ -66,14 +78,38 @@ def check(options: LaneOptions) -> None:
             if given:
                 raise BadInput(f"{flag} is for --queue gpu, not for {queue}")
     if options.devices and not options.share_gpu:
-        count = options.model_slots + options.free_slots or options.slots
-        if count > len(options.devices):
-            raise BadInput(f"{count} slots on {len(options.devices)} device(s): one slot per device unless --share-gpu")
-    if options.exit_on_trip and options.slots != 1:
+        _check_count(options, len(options.devices), "")
+    if options.exit_on_trip and (options.model_slots + options.free_slots or options.slots) not in (0, 1):
         raise BadInput("--exit-on-trip is for a lane of one slot")
     if options.claims_ahead < 0:
         raise BadInput("claims ahead must not be negative")
     check_lease(options.lease_seconds, options.renew_seconds)
+
+
+def _check_count(options: LaneOptions, devices: int, which: str) -> None:
+    count = options.model_slots + options.free_slots or options.slots
+    if count > devices:
+        raise BadInput(f"{count} slots on {devices} device(s){which}: one slot per device unless --share-gpu")
+
+
+def equip(options: LaneOptions) -> LaneOptions:
+    """The options of a gpu lane with the devices that it uses and its slots counted. Raises BadInput.
+
+    Where nothing tells of GPUs it has one device of which nothing is known, and as many slots as it was given.
+    """
+    if options.queue != "gpu":
+        return options
+    found = devices.look()
+    gpus = devices.choose(found.devices, options.devices, os.environ)
+    if found.error:
+        log.warning("GPUs: %s", found.error)
+    log.info("GPUs: %s", ", ".join(map(str, gpus)))
+    if gpus != (devices.UNKNOWN,) and not options.share_gpu:
+        _check_count(options, len(gpus), f" ({', '.join(map(str, gpus))})")
+    slots = options.model_slots + options.free_slots or options.slots or len(gpus)
+    if options.exit_on_trip and slots != 1:
+        raise BadInput(f"--exit-on-trip is for a lane of one slot, this one has {slots}: say --slots 1")
+    return replace(options, gpus=gpus, slots=slots)
 
 
 def _wait_for_store(box: str, options: LaneOptions) -> Store:

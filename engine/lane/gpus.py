@@ -1,0 +1,167 @@
+"""Which rows a gpu lane may take for which slot: by what fits its device, what is warm, and whose device it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.lane import device_lock, devices
+from engine.lane.slot import Slot
+
+
+class Locks(Protocol):
+    """What a lane asks of its device locks (device_lock.py)."""
+
+    def state(self, key: str | None) -> str | None: ...
+    def ours(self, key: str | None) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One claim: for these slots, rows of these models, rows without a model. ``loaded`` is warm in all of them.
+
+    ``whole`` False: the slots would take more, but others of this lane should have that first.
+    """
+
+    slots: tuple[Slot, ...]
+    models: tuple[str, ...]
+    model_rows: bool
+    free_rows: bool
+    loaded: str | None
+    whole: bool = True
+
+
+class Gpus:
+    """For the loop's thread. ``known()``: the models that the app registered, id -> GiB."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        locks: Locks,
+        share: bool,
+        reserve_mb: float,
+        known: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self.slots, self.locks, self.share = list(slots), locks, share
+        self._reserve_mb, self._known = reserve_mb, known
+        self._sought: set[str] = set()  # devices that are wanted for work that was seen in the queue
+
+    # --- what a slot may take ---
+
+    def capacity(self, slot: Slot) -> tuple[str, ...]:
+        """Models that this slot could ever hold."""
+        if slot.kind == "free":
+            return ()
+        return devices.models_that_fit(self._known(), [slot.device.room_mb(self._reserve_mb)])
+
+    def fits(self, slot: Slot) -> tuple[str, ...]:
+        """Models that it can hold now, beside those in other slots of the same device."""
+        room = slot.device.room_mb(self._reserve_mb)
+        if slot.kind == "free":
+            return ()
+        if room is not None:
+            known = self._known()
+            others = (each.holds for each in self.slots if each is not slot and each.device == slot.device)
+            room -= sum(known.get(model, 0.0) * 1024 for model in others if model)
+        return devices.models_that_fit(self._known(), [room])
+
+    def may_run(self, slot: Slot, model: str | None) -> bool:
+        """Whether a job that was claimed may be handed to this slot."""
+        if not self.locks.ours(slot.device.key):
+            return False
+        return slot.kind != "model" if not model else model in self.fits(slot)
+
+    def asks(self, idle: Sequence[Slot]) -> list[Ask]:
+        """The claims for these idle slots, warm ones first.
+
+        A warm slot asks for its own model only, while a cold one beside it can take all the rest: nothing is swapped
+        out while there is room. Where memory is shared, one slot of a device asks at a time.
+        """
+        groups: dict[tuple[Any, ...], list[Slot]] = {}
+        cold = [
+            slot for slot in idle if slot.model is None and self.locks.state(slot.device.key) != device_lock.WAITING
+        ]
+        taken: set[str | None] = set()
+        for slot in sorted(idle, key=lambda each: each.model is None):
+            key = slot.device.key
+            if not self.locks.ours(key) or (key in taken and slot.device.vram_mb is not None):
+                continue
+            taken.add(key)
+            models = self.fits(slot)
+            own = slot.model is not None and any(self._covers(each, slot.kind, models) for each in cold)
+            group = (slot.kind, slot.model, (slot.model,) if own else models, own)
+            groups.setdefault(group, []).append(slot)
+        return [
+            Ask(tuple(slots), models, kind != "free", kind != "model" and not own, loaded, whole=not own)
+            for (kind, loaded, models, own), slots in groups.items()
+        ]
+
+    def _covers(self, slot: Slot, kind: str, models: Iterable[str]) -> bool:
+        return slot.kind == kind and set(models) <= set(self.fits(slot))
+
+    # --- whose devices ---
+
+    def curious(self, idle: Sequence[Slot]) -> list[Slot]:
+        """Idle slots whose device is not ours: it is asked for only when there is work for them."""
+        return [slot for slot in idle if not self.locks.ours(slot.device.key)]
+
+    def seek(self, slots: Iterable[Slot]) -> None:
+        """There is work for these slots: their devices are wanted."""
+        self._sought |= {slot.device.key for slot in slots if slot.device.key}
+
+    def looked(self, slots: Iterable[Slot]) -> None:
+        """A claim was made for these slots: what it brought holds their device from now on, or nothing does."""
+        self._sought -= {slot.device.key for slot in slots if slot.device.key}
+
+    @property
+    def seeking(self) -> bool:
+        """Work waits for a device that is not ours yet."""
+        return bool(self._sought)
+
+    def wanted(self, claiming: bool, waiting: Iterable[str | None]) -> set[str]:
+        """Devices to hold: where something runs, is loaded or is being killed; where work was seen; and for claimed jobs
+        that wait for a slot (``waiting``: their models), wherever they may run."""
+        if not claiming:
+            self._sought.clear()
+        keys = {slot.device.key for slot in self.slots if slot.occupies}
+        for model in waiting:
+            keys |= {slot.device.key for slot in self.slots if not model or model in self.capacity(slot)}
+        return {key for key in keys if key} | self._sought
+
+    # --- what others see ---
+
+    @property
+    def models_fit(self) -> tuple[str, ...]:
+        return tuple(sorted({model for slot in self.slots for model in self.capacity(slot)}))
+
+    @property
+    def vram_mb(self) -> float | None:
+        """MiB of the largest device; None: not known of any."""
+        return max((slot.device.vram_mb for slot in self.slots if slot.device.vram_mb is not None), default=None)
+
+    def detail(self) -> dict[str, Any]:
+        """The lane's part of the heartbeat's detail."""
+        by_device: dict[devices.Device, list[Slot]] = {}
+        for slot in self.slots:
+            by_device.setdefault(slot.device, []).append(slot)
+        kinds = [slot.kind for slot in self.slots]
+        return {
+            "model_slots": kinds.count("model"),
+            "free_slots": kinds.count("free"),
+            "any_slots": kinds.count("any"),
+            "share_gpu": self.share,
+            "devices": [
+                {
+                    "index": device.index,
+                    "uuid": device.uuid,
+                    "name": device.name,
+                    "vram_mb": device.vram_mb,
+                    "unified": device.unified,
+                    "model": ", ".join(sorted({slot.says for slot in slots if slot.says})) or None,
+                    "fits": sorted({model for slot in slots for model in self.capacity(slot)}),
+                    "lock": state if (state := self.locks.state(device.key)) != device_lock.ASKED else None,
+                }
+                for device, slots in by_device.items()
+            ],
+        }
