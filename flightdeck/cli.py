@@ -87,7 +87,7 @@ def up(
     theme: Theme = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Run this box for real: recorder, orchestrator and lanes, kept alive, then the deck.
+    """Run this box for real: recorder, orchestrator, scheduler and lanes, kept alive, then the deck.
 
     Example: flightdeck up --config flightdeck.toml
     """

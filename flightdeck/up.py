@@ -1,4 +1,4 @@
-"""``flightdeck up``: this box for real. Recorder, orchestrator and lanes under one supervisor, and the deck on top."""
+"""``flightdeck up``: this box for real. Recorder, orchestrator, scheduler and lanes under one supervisor, the deck on top."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ STOP_S = 10.0
 
 _SETTINGS = {
     "db", "project", "app", "ingest_queues", "log_level", "recorder", "orchestrator", "lane", "grace", "lease_seconds",
-    "box", "max_offline",
+    "box", "max_offline", "scheduler",
 }  # fmt: skip
+_SWITCHES = ("recorder", "orchestrator", "scheduler")
 _LANE_FLAGS = {
     "slots": "--slots",
     "model_slots": "--model-slots",
@@ -67,7 +68,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
             raise ConfigError(f"{path}: lane {number} has no queue")
         if unknown := sorted(set(lane) - set(_LANE_FLAGS) - {"queue"}):
             raise ConfigError(f"{path}: lane {number} ({lane['queue']}): {unknown[0]!r} is no setting of a lane")
-    for switch in ("recorder", "orchestrator"):
+    for switch in _SWITCHES:
         if not isinstance(data.get(switch, True), bool):
             raise ConfigError(f"{path}: {switch} must be true or false")
     return data
@@ -82,9 +83,7 @@ def _lanes_of(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
 
 def apply_config(data: Mapping[str, Any]) -> None:
     """The file's settings stand where configure() stands: below flags and environment."""
-    values = {
-        ("db_url" if key == "db" else key): data[key] for key in data if key not in ("recorder", "orchestrator", "lane")
-    }
+    values = {("db_url" if key == "db" else key): data[key] for key in data if key not in (*_SWITCHES, "lane")}
     engine_config.configure(**values)
 
 
@@ -130,6 +129,8 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
     if data.get("recorder", True):
         programs.append(Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), environment))
     lanes = data.get("lane") or default_lanes(gpus())
+    if data.get("scheduler", True):
+        programs += _schedulers(python, lanes, environment)
     for lane in lanes:
         argv = [python, "-m", "engine.commands", "queue-claim-worker", "--queue", str(lane["queue"])]
         for key, flag in _LANE_FLAGS.items():
@@ -147,6 +148,19 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
         drain_s=float(engine_config.get("grace")) + 15.0,
         orphan="drain",
     )
+
+
+def _schedulers(python: str, lanes: list[dict[str, Any]], environment: Mapping[str, str]) -> list[Program]:
+    """One for each project and app that a lane here works for: a scheduler serves its own project, as a lane does."""
+    programs = {}
+    for lane in lanes:
+        argv = [python, "-m", "engine.commands", "queue-scheduler"]
+        for key in ("project", "app"):
+            if key in lane:
+                argv += [_LANE_FLAGS[key], str(lane[key])]
+        name = " ".join(["scheduler", *(str(lane[key]) for key in ("project", "app") if lane.get(key))])
+        programs[tuple(argv)] = Program(name, tuple(argv), environment)
+    return list(programs.values())
 
 
 def run_dir() -> Path:
@@ -228,7 +242,7 @@ def _ask(app: FlightDeckApp, answer: list[str]) -> None:
         ConfirmScreen(
             f"Leave {engine_config.box_name()} working?",
             [
-                ("leave: recorder, orchestrator and lanes keep running", "text"),
+                ("leave: recorder, orchestrator, scheduler and lanes keep running", "text"),
                 (f"drain: running jobs have {engine_config.get('grace'):g} s to end, then everything stops", "text"),
                 ("stop: jobs go back to the front of the queue", "text"),
             ],

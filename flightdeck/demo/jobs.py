@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine import register_schedule
 from engine.registry import register_ingest_task, register_model, register_node
 
 BEAT_S = 2.0
@@ -134,6 +135,15 @@ for _fn in (storyboard, simulate, render, upscale, compose, fetch, transcribe, d
     register_node(_fn.__name__, _fn)
 register_ingest_task("import_catalog", import_catalog, max_attempts=2)
 register_ingest_task("thumbnail", thumbnail)
+# What a fleet does by the clock: a price list on every full minute, spread; prints of the day, in local time.
+register_schedule(
+    "price_list", "* * * * *", task_name="import_catalog", queue="imports", jitter_s=20.0,
+    args={"supplier": "larch", "seconds": 6},
+)  # fmt: skip
+register_schedule(
+    "contact_sheet", "30 2 * * *", tz="Europe/Amsterdam", task_name="thumbnail", queue="thumbnails",
+    args={"picture": 0, "seconds": 5},
+)  # fmt: skip
 register_model("aurora-xl", _load_for(3.0), est_vram_gb=21)
 register_model("upscaler-4x", _load_for(1.5), est_vram_gb=9)
 register_model("lyra-large", _load_for(2.0), est_vram_gb=11)

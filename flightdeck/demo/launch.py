@@ -121,6 +121,7 @@ def plan(directory: Path, url: str, server_url: str) -> Plan:
         Program("recorders", (python, "-m", "flightdeck.demo.recorders"), common, after_s=0.5),
         Program("orchestrator", (python, "-m", "engine.commands", "queue-orchestrator"), common, after_s=0.8),
         Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), common | here, after_s=1.0),
+        Program("scheduler", (python, "-m", "engine.commands", "queue-scheduler"), common | here, after_s=1.6),
         Program("workload", (python, "-m", "flightdeck.demo.workload"), common, after_s=1.2),
     ]
     for number, (box, queue, project, slots) in enumerate(LANES):

@@ -62,7 +62,7 @@ def test_a_job_runs_on_this_box_and_sigterm_drains(
         want = [{"queue": "cpu", "slots": os.cpu_count()}, {"queue": "default", "slots": 1}]
         eventually(lambda: db.all(lanes, box=box) == want, 90, processes.log(started))
         kinds = "select distinct kind from services where box = {box} order by kind"
-        eventually(lambda: [r["kind"] for r in db.all(kinds, box=box)] == ["orchestrator", "recorder"], 60)
+        eventually(lambda: [r["kind"] for r in db.all(kinds, box=box)] == ["orchestrator", "recorder", "scheduler"], 60)
         engine.configure(db_url=store.url)
         engine.register_ingest_task("quick", lambda: None)
         job = engine.enqueue_ingest_job(task_name="quick", queue="default")
@@ -125,11 +125,14 @@ def test_a_config_file_says_what_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     up.apply_config(data)
     assert config.get("app") == "myapp.jobs" and config.ingest_queues() == ("default", "imports")
     plan = up.plan(Store("postgresql://db/fleet"), data, lambda: 3)
-    assert [p.name for p in plan.programs] == ["orchestrator", "recorder", "lane gpu", "lane imports p"]
-    argv = list(plan.programs[2].argv)
+    assert [p.name for p in plan.programs] == [
+        "orchestrator", "recorder", "scheduler", "scheduler p", "lane gpu", "lane imports p",
+    ]  # fmt: skip
+    assert plan.programs[3].argv[-2:] == ("--project", "p")
+    argv = list(plan.programs[4].argv)
     assert argv[argv.index("--slots") + 1] == "2" and argv[argv.index("--devices") + 1] == "0,1"
-    assert plan.programs[2].env["FLIGHTDECK_DB_URL"] == "postgresql://db/fleet"
-    assert "--share-gpu" in plan.programs[3].argv
+    assert plan.programs[4].env["FLIGHTDECK_DB_URL"] == "postgresql://db/fleet"
+    assert "--share-gpu" in plan.programs[5].argv
     monkeypatch.setenv("FLIGHTDECK_APP", "other.jobs")
     assert config.get("app") == "other.jobs", "the environment stands above the file"
 
@@ -154,6 +157,7 @@ def test_without_a_file_every_core_gpu_and_queue_has_a_slot() -> None:
         "[[lane]]\nslots = 2",
         '[[lane]]\nqueue = "gpu"\nspeed = 2',
         'recorder = "no"',
+        "scheduler = 1",
         'ingest_queues = ["gpu"]',
     ],
 )
