@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "EngineError",
+    "awaiting_input",
     "bootstrap",
     "cancel_job",
     "cancel_run",
@@ -39,6 +40,7 @@ __all__ = [
     "enqueue_many",
     "fleet_snapshot",
     "ingest_task",
+    "job_log",
     "kill_job",
     "node",
     "park",
@@ -49,7 +51,9 @@ __all__ = [
     "register_workflow",
     "resume",
     "retry_job",
+    "retry_run",
     "run_next",
+    "submit_input",
     "submit_run",
     "uncordon",
 ]
@@ -256,6 +260,14 @@ def kill_job(job_id: int | str, requested_by: str | None = None) -> str:
         return operate.kill_job(db, job_id, requested_by).message
 
 
+def job_log(job_id: int | str) -> str:
+    """The end (64 KiB) of what a job has printed in its latest attempt; empty when nothing. Raises NotFound."""
+    from engine.queue.logs import read_tail
+
+    with _database() as db:
+        return read_tail(db, job_id)
+
+
 def retry_job(job_id: int | str, requested_by: str | None = None) -> str:
     """Queue a failed or cancelled ingest job once more; the new job's id. Raises Conflict when there is nothing to retry."""
     from engine.errors import Conflict
@@ -263,6 +275,42 @@ def retry_job(job_id: int | str, requested_by: str | None = None) -> str:
 
     with _database() as db:
         done = operate.retry_job(db, job_id, requested_by)
+    if done.id is None:
+        raise Conflict(done.message)
+    return done.id
+
+
+def submit_input(run_id: int | str, node_id: str, value: Any, conn: Any = None, requested_by: str | None = None) -> str:
+    """Give a node that waits for a person its input; the submission's id. See docs/graphs.md.
+
+    Raises NotFound, Conflict (it does not wait, or a submission is in flight), BadInput (the value does not fit the
+    node's schema), PayloadError, all before any write.
+    """
+    from engine.dag.inputs import submit_input as submit
+
+    with _database(conn) as db:
+        return str(submit(db, run_id, node_id, value, requested_by))
+
+
+def awaiting_input(project: str | None = None) -> list[dict[str, Any]]:
+    """The nodes that wait for a person, oldest first, as plain data; ``project`` None: of all projects."""
+    from engine.queue.inputs import awaiting
+    from engine.snapshot import jsonable
+
+    with _database() as db:
+        return jsonable(awaiting(db, project))  # type: ignore[no-any-return]
+
+
+def retry_run(run_id: int | str, requested_by: str | None = None) -> str:
+    """Start a failed or cancelled run again, without what it had finished; the new run's id.
+
+    Raises Conflict when there is nothing to retry, NotFound.
+    """
+    from engine.dag.retry import retry_run as retry
+    from engine.errors import Conflict
+
+    with _database() as db:
+        done = retry(db, run_id, requested_by)
     if done.id is None:
         raise Conflict(done.message)
     return done.id
