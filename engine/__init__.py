@@ -44,6 +44,7 @@ __all__ = [
     "kill_job",
     "node",
     "park",
+    "preload_model",
     "register_ingest_task",
     "register_model",
     "register_node",
@@ -56,6 +57,7 @@ __all__ = [
     "submit_input",
     "submit_run",
     "uncordon",
+    "unload_model",
 ]
 
 
@@ -225,6 +227,50 @@ def uncordon(*, box: str | None = None, project: str | None = None, requested_by
     with _database() as db:
         return operate.uncordon(
             db, box=box or _config.box_name(), project=_project(project), requested_by=requested_by
+        ).message
+
+
+def preload_model(
+    model: str,
+    box: str | None = None,
+    queue: str = "gpu",
+    project: str | None = None,
+    requested_by: str | None = None,
+) -> str:
+    """Ask lanes to load a model into a free slot that fits it (``box`` ``"*"``: of every box; None: of this one).
+
+    Runs no job over. What was ordered, in words; what the lanes did is in ``model_orders.answers``. Good for ten minutes.
+    """
+    return _order_model("load", model, box, queue, project, requested_by)
+
+
+def unload_model(
+    model: str,
+    box: str | None = None,
+    queue: str = "gpu",
+    project: str | None = None,
+    requested_by: str | None = None,
+) -> str:
+    """Ask lanes to drop a model, after the job that uses it, and so to let its GPU go; what was ordered, in words."""
+    return _order_model("unload", model, box, queue, project, requested_by)
+
+
+def _order_model(
+    action: str, model: str, box: str | None, queue: str, project: str | None, requested_by: str | None
+) -> str:
+    from engine.orders import check_queue
+    from engine.queue.models import order_model
+
+    with _database() as db:
+        check_queue(db, queue)
+        return order_model(
+            db,
+            action,
+            model,
+            box=box or _config.box_name(),
+            queue=queue,
+            project=_project(project),
+            requested_by=requested_by,
         ).message
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 import socket
+import time
 from datetime import timedelta
 from typing import Annotated
 
@@ -14,7 +15,8 @@ from engine import config
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
 from engine.errors import BadInput
 from engine.orders import check_queue
-from engine.queue import operate
+from engine.queue import models, operate
+from engine.store import Db as Database
 from engine.store import open_store
 from engine.store.migrate import ensure_schema
 
@@ -40,6 +42,12 @@ def command(
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="The order lapses after 90s, 30m, 2h, 1d")
     ] = None,
+    preload: Annotated[
+        str | None, typer.Option("--preload", metavar="MODEL", help="Load a model into a free slot (queue gpu)")
+    ] = None,
+    unload: Annotated[
+        str | None, typer.Option("--unload", metavar="MODEL", help="Drop a model once no job uses it (queue gpu)")
+    ] = None,
     db: Db = None,
     project: Project = None,
     box: Box = None,
@@ -49,8 +57,17 @@ def command(
     """Park a lane of this box (or of --box, or of all boxes) and resume it. --off kills what runs and queues it again.
 
     Example: queue-worker-control --queue gpu --off --policy drain --reason "new driver" --for 2h
+
+    Example: queue-worker-control --preload sdxl --box kestrel
     """
     start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    if preload is not None or unload is not None:
+        if off or on or all_queues or policy != "hard" or reason is not None or for_ is not None:
+            raise BadInput("--preload and --unload go with --box or --all-boxes and --queue only")
+        if preload is not None and unload is not None:
+            raise BadInput("say either --preload or --unload")
+        _order_model(preload, unload, queue or "gpu", box, all_boxes)
+        return
     if on == off:
         raise BadInput("say either --off or --on")
     if (queue is None) != all_queues:
@@ -83,6 +100,30 @@ def command(
         else:
             done = operate.resume(conn, box=where, queue=queue or "*", reason=reason, requested_by=who)
     print(done.message)
+
+
+def _order_model(preload: str | None, unload: str | None, queue: str, box: str | None, all_boxes: bool) -> None:
+    if all_boxes and box is not None:
+        raise BadInput("say either --box or --all-boxes")
+    where = "*" if all_boxes else config.box_name()
+    store = open_store()
+    ensure_schema(store, seconds=0)
+    with store.connect("queue-worker-control") as conn:
+        check_queue(conn, queue)
+        action, model = ("load", preload) if preload is not None else ("unload", unload)
+        who = f"{_user()}@{socket.gethostname()}"
+        done = models.order_model(conn, action, model or "", box=where, queue=queue, requested_by=who)
+        print(done.message)
+        for owner, said in _answers(conn, done.id or "0").items():
+            print(f"{owner.rpartition('/')[0]}: {said}")
+
+
+def _answers(conn: Database, order_id: str, seconds: float = 2.0) -> dict[str, str]:
+    """What the lanes say within a moment; loading goes on without us."""
+    until = time.monotonic() + seconds
+    while not (said := models.answers(conn, order_id)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return said
 
 
 def parse_span(text: str) -> timedelta:

@@ -172,7 +172,7 @@ def _visible(devices: list[Device], text: str | None) -> list[Device]:
 def look(timeout_s: float | None = None, root: Path | None = None) -> Found:
     """Which GPUs this machine has, asked in a process of its own that may take ``timeout_s``."""
     limit = float(config.get("device_look_seconds")) if timeout_s is None else timeout_s
-    environment = dict(os.environ) | ({"FLIGHTDECK_PROBE_ROOT": str(root)} if root else {})
+    environment = dict(os.environ) | {"FLIGHTDECK_PROBE_ROOT": str(root or config.get("probe_root"))}
     process = subprocess.Popen(
         [sys.executable, "-m", "engine.lane.devices"],
         stdin=subprocess.DEVNULL,
@@ -258,7 +258,7 @@ def _text(value: str | bytes) -> str:
 def main() -> None:
     from engine.telemetry.probes.nvidia import load_pynvml
 
-    found = look_here(Path(os.environ.get("FLIGHTDECK_PROBE_ROOT") or "/"), load_pynvml)
+    found = look_here(Path(config.get("probe_root")), load_pynvml)
     sys.stdout.write(json.dumps({"devices": [asdict(device) for device in found.devices], "error": found.error}))
     sys.stdout.flush()
     os._exit(0)  # nothing of the driver is waited for
