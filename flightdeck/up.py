@@ -88,10 +88,10 @@ def apply_config(data: Mapping[str, Any]) -> None:
 
 
 def default_lanes(gpus: int) -> list[dict[str, Any]]:
-    """cpu with a slot per core, gpu with a slot per GPU, one lane per ingest queue."""
+    """cpu with a slot per core, gpu with a slot per GPU (the lane counts those it can use), one lane per ingest queue."""
     lanes: list[dict[str, Any]] = [{"queue": "cpu", "slots": os.cpu_count() or 1}]
     if gpus:
-        lanes.append({"queue": "gpu", "slots": gpus})
+        lanes.append({"queue": "gpu"})
     return lanes + [{"queue": queue, "slots": 1} for queue in engine_config.ingest_queues()]
 
 
