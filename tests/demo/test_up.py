@@ -141,7 +141,7 @@ def test_without_a_file_every_core_gpu_and_queue_has_a_slot() -> None:
     engine.configure(ingest_queues=("a", "b"))
     assert up.default_lanes(2) == [
         {"queue": "cpu", "slots": os.cpu_count()},
-        {"queue": "gpu", "slots": 2},
+        {"queue": "gpu"},
         {"queue": "a", "slots": 1},
         {"queue": "b", "slots": 1},
     ]
