@@ -69,7 +69,7 @@ class Probe:
 
     def ask(self, subjects: Mapping[int, Subject], now: float) -> bool:
         """Ask about these slots, unless a question is open or a pause is on. Whether it was asked."""
-        self._left = [process for process in self._left if process.poll() is None]
+        self._reap()
         if self._due is not None or now < self._not_before:
             return False
         if self._process is None and not self._start(now):
@@ -97,6 +97,7 @@ class Probe:
         if self._due is None:
             if self._process is not None and now - self._asked_at > UNUSED_S:
                 self.close()
+            self._reap()
             return None
         assert self._process is not None and self._process.stdout is not None
         try:
@@ -150,6 +151,10 @@ class Probe:
             except subprocess.TimeoutExpired:
                 log.error("the GPU probe %d does not die; leaving it", process.pid)
         self._left.clear()
+
+    def _reap(self) -> None:
+        if self._left:
+            self._left = [process for process in self._left if process.poll() is None]
 
     def _start(self, now: float) -> bool:
         if len(self._left) >= LEFT_BEHIND:
