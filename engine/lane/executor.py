@@ -215,9 +215,9 @@ class Executor:
             if number in self.cancelled:
                 self.cancelled.discard(number)
                 status, payload = "cancelled", b""
-        self.log.ended(id, attempt)
+        printed = {"p": 1} if self.log.ended(id, attempt) else {}
         self._tidy()
-        self.later("done", payload, no=number, s=status, e=round(elapsed, 6))
+        self.later("done", payload, no=number, s=status, e=round(elapsed, 6), **printed)
 
     # --- the warm model ---
 

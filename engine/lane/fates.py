@@ -37,6 +37,7 @@ class Fates:
         self.progress: dict[int, tuple[int, float | None, str | None]] = {}  # id -> fence, percent, text
         self.models: dict[str, float] = {}  # as the app registered them: id -> GiB
         self.budgets: dict[str, float] = {}
+        self.printed: Callable[[Held], None] = lambda held: None  # an attempt ended that has written to its log
         self.ever_ready = False
         self.last_exit: tuple[int | None, str | None] = (None, None)
         self.tripped: int | None = None  # the code of the last trip
@@ -61,6 +62,8 @@ class Fates:
         if kind == "done":
             if (held := slot.jobs.pop(head["no"], None)) is not None:
                 self._done(held, head["s"], frame.payload, float(head["e"]))
+                if head.get("p"):
+                    self.printed(held)
         elif kind == "began":
             if (held := slot.jobs.get(head["no"])) is not None:
                 held.began = time.monotonic()
@@ -140,6 +143,8 @@ class Fates:
         cut: list[Held] = []
         for held in jobs:
             self.progress.pop(held.job.id, None)
+            if held.began is not None:
+                self.printed(held)
             if held.lost and held.began is not None:
                 self._settler.lost(held, True, {"reason": "given away while it ran"})
             elif held.began is None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from engine.errors import StoreError
 from engine.lane.book import Book
 from engine.lane.link import Backoff, Link
+from engine.lane.tails import Tails
 from engine.queue import controls, lease, requeue, workers
 from engine.queue.workers import Worker
 from engine.store import Db, Store
@@ -86,10 +87,11 @@ class Keeper(threading.Thread):
         face: Callable[[], Face],
         news: Callable[[str, Any], None],
         side: Side | None = None,
+        tails: Tails | None = None,
     ) -> None:
         super().__init__(name="keeper", daemon=True)
         self._store, self._worker, self._book, self._link = store, worker, book, link
-        self._timing, self._face, self._news, self._side = timing, face, news, side
+        self._timing, self._face, self._news, self._side, self._tails = timing, face, news, side, tails
         self._presence = Presence(store, worker.incarnation)
         self._exclusive = Exclusive(store, f"lane:{worker.box}:{worker.queue}:{worker.project}")
         self._poked = threading.Event()
@@ -194,6 +196,8 @@ class Keeper(threading.Thread):
             due = min(due, self._last_beat + CHANGE_S)
         if self._side is not None:
             due = min(due, self._side.tend(db, look and self._ever_held))
+        if self._tails is not None:
+            due = min(due, self._tails.tend(db))
         self._wait(due)
 
     def _wait(self, due: float) -> None:
@@ -295,6 +299,8 @@ class Keeper(threading.Thread):
                 self._db = self._store.connect("lane keeper", direct=True, timeout_s=3.0)
             if self.holding or self._exclusive.held:
                 self._beat(self._db)
+            if self._tails is not None:
+                self._tails.finish(self._db)
             if self._side is not None:
                 self._side.release()
             self._exclusive.release()

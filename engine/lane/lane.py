@@ -33,6 +33,7 @@ from engine.lane.keeper import Face, Keeper, Timing
 from engine.lane.link import Backoff, Link
 from engine.lane.settle import Settler
 from engine.lane.slot import Slot, Spec, Why
+from engine.lane.tails import Tails
 from engine.lane.watch import Watch
 from engine.queue.claim import ClaimedJob, ClaimRequest, claim
 from engine.queue.controls import Order
@@ -107,7 +108,11 @@ class Lane:
         if self.gpu:
             self.desk = Desk(store, worker, self.crew, options.share_gpu, lambda: self.fates.models, self._post)
             self.fates.on_answer = self.desk.errands.answered
-        self.keeper = Keeper(store, worker, self.book, self.link, timing, lambda: self._face, self._post, self.desk)
+        self.tails = Tails(worker, spec.log_dir, self.book, lambda: self.keeper.poke())
+        self.fates.printed = self.tails.ended
+        self.keeper = Keeper(
+            store, worker, self.book, self.link, timing, lambda: self._face, self._post, self.desk, self.tails
+        )
         self.intake = Intake(
             worker,
             options.lease_seconds,
@@ -311,11 +316,11 @@ class Lane:
         """All executors leave, and what they left behind goes with them."""
         self._empty = True
         self.crew.dismiss(timeout_s)
-        tree.kill_adopted({self.guard.pid or 0})
+        tree.kill_adopted({self.guard.pid or 0} | self.watch.pids)
 
     def _keep_house(self) -> None:
         self.guard.check()
-        known = {slot.pid for slot in self.crew.slots if slot.pid} | {self.guard.pid or 0}
+        known = {slot.pid for slot in self.crew.slots if slot.pid} | {self.guard.pid or 0} | self.watch.pids
         tree.reap_orphans(known)
         self.crew.bound_logs()
         if not self.keeper.is_alive():
@@ -371,6 +376,7 @@ class Lane:
                 self._rows_at = now + ROWS_S
                 self.watch.write_progress(db)
                 self.watch.write_begun(db, now)
+                self.watch.write_suspicions(db)
             full: list[bool] = []
             if flush or self.settler.urgent:
                 fused = requests[0] if flush and requests else None
@@ -430,7 +436,7 @@ class Lane:
             models_known=known,
             models_fit=gpus.models_fit if gpus is not None else (),
             vram_mb=gpus.vram_mb if gpus is not None else None,
-            detail=gpus.detail() if gpus is not None else None,
+            detail=(gpus.detail() if gpus is not None else {}) | self.watch.detail(),
             last_exit_code=self.fates.last_exit[0],
             last_exit_reason=self.fates.last_exit[1],
             version=self.options.version,
@@ -446,6 +452,7 @@ class Lane:
     def _close(self) -> None:
         """End what runs, let the heartbeat stop last. Every step is bounded."""
         self._dismiss(GOODBYE_S)
+        self.watch.close()
         if self.book:
             log.warning("%s: leaving %d job(s) to the fleet's sweeps: no database", self.name, len(self.book))
         self.duty.stops = max(1, self.duty.stops)

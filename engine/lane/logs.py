@@ -14,9 +14,8 @@ import re
 import time
 from pathlib import Path
 
-JOB_BYTES = 8 * 1024 * 1024  # of one job's log, the newest half of this stays when it grows past it
-KEEP_FILES = 1000
-KEEP_S = 7 * 86400.0
+from engine import config
+
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -61,12 +60,14 @@ class JobLog:
             with contextlib.suppress(OSError):
                 os.replace(self._spool, job_log(self._dir, job_id, attempt))
 
-    def ended(self, job_id: int, attempt: int) -> None:
-        """The job is over: if it wrote anything, its file gets its name and the slot a new spool."""
+    def ended(self, job_id: int, attempt: int) -> bool:
+        """The job is over: if it wrote anything, its file gets its name and the slot a new spool. Whether it did."""
+        printed = True
         with contextlib.suppress(OSError):
             try:
-                if not self._named and os.fstat(1).st_size == 0:
-                    return
+                printed = os.fstat(1).st_size > 0
+                if not self._named and not printed:
+                    return False
             except OSError:
                 _reopen_standard()  # or the next file that anybody opens would be stdout
             self.name(job_id, attempt)
@@ -74,6 +75,7 @@ class JobLog:
             os.dup2(fd, 1)
             os.dup2(fd, 2)
             os.close(fd)
+        return printed
 
 
 def _reopen_standard() -> None:
@@ -90,12 +92,17 @@ def keep_spool(log_dir: Path, slot: int, job_id: int, attempt: int) -> None:
             os.replace(spool_of(log_dir, slot), job_log(log_dir, job_id, attempt))
 
 
-def bound(paths: list[Path], limit: int = JOB_BYTES) -> None:
-    """Give the oldest blocks of logs that outgrew ``limit`` bytes back to the disk; the writer notices nothing."""
+def bound(paths: list[Path], limit: int | None = None) -> None:
+    """Give the oldest blocks of logs that outgrew ``limit`` bytes back to the disk; the writer notices nothing.
+
+    Half of the limit stays. None: the setting ``log_job_bytes``.
+    """
+    if limit is None:
+        limit = int(config.get("log_job_bytes"))
     for path in paths:
         with contextlib.suppress(OSError):
             stat = path.stat()
-            if stat.st_blocks * 512 <= limit:
+            if limit <= 0 or stat.st_blocks * 512 <= limit:
                 continue
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -106,17 +113,37 @@ def bound(paths: list[Path], limit: int = JOB_BYTES) -> None:
                 os.close(fd)
 
 
-def prune(log_dir: Path, keep: int = KEEP_FILES, keep_s: float = KEEP_S) -> None:
-    """Remove job logs beyond the newest ``keep`` and those older than ``keep_s`` seconds."""
-    found: list[tuple[float, Path]] = []
+def prune(log_dir: Path) -> None:
+    """Remove old job logs: of this lane beyond the newest ``log_keep_files``; of all lanes of the box those older than
+    ``log_keep_days``, and the oldest beyond ``log_total_bytes`` of disk in all. 0 means no limit."""
+    keep = int(config.get("log_keep_files"))
+    days = float(config.get("log_keep_days"))
+    oldest = time.time() - days * 86400.0 if days > 0 else float("-inf")
+    room = int(config.get("log_total_bytes"))
+    found: list[tuple[float, int, str]] = []
     with contextlib.suppress(OSError):
-        for entry in os.scandir(log_dir):
+        for directory in os.scandir(log_dir.parent):
+            if directory.is_dir(follow_symlinks=False):
+                found += _job_logs(directory.path)
+    found.sort(reverse=True)
+    mine = str(log_dir) + os.sep
+    kept = used = 0
+    for modified, size, path in found:
+        used += size
+        kept += path.startswith(mine)
+        too_many = 0 < keep < kept and path.startswith(mine)
+        if too_many or modified < oldest or 0 < room < used:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _job_logs(directory: str) -> list[tuple[float, int, str]]:
+    """(modified, bytes on disk, path) of each."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(directory):
             if entry.name.startswith("job-"):
                 with contextlib.suppress(OSError):
-                    found.append((entry.stat().st_mtime, Path(entry.path)))
-    found.sort(reverse=True)
-    limit = time.time() - keep_s
-    for index, (modified, path) in enumerate(found):
-        if index >= keep or modified < limit:
-            with contextlib.suppress(OSError):
-                path.unlink()
+                    stat = entry.stat(follow_symlinks=False)
+                    found.append((stat.st_mtime, stat.st_blocks * 512, entry.path))
+    return found

@@ -107,6 +107,21 @@ def talk(text: str) -> None:
     os.write(2, b"and on stderr\n")
 
 
+def chatter(ctx: Any, path: str) -> None:
+    """Print in every way, more than is kept; then as touch_and_wait, and a last line."""
+    print("x" * 200_000)
+    os.write(1, b"no text: \xff\x00\n")
+    ctx.log.info("said by its logger")
+    subprocess.run(["/bin/sh", "-c", "echo said by a child"], check=True)
+    touch_and_wait(path)
+    print("the last line")
+
+
+def speak_and_hold_gil(seconds: float) -> None:
+    print("before")
+    ctypes_sleep(seconds)
+
+
 def report(ctx: Any) -> dict[str, Any]:
     ctx.progress(12.5, "an eighth")
     ctx.log.info("said by the job's logger")
@@ -151,7 +166,8 @@ def visible_device() -> dict[str, Any]:
 
 
 for fn in (
-    noop, echo, nap, fail, touch_and_wait, heed_cancel, hold_gil, family_tree, die, die_once, talk, report, bad_result,
+    noop, echo, nap, fail, touch_and_wait, heed_cancel, hold_gil, family_tree, die, die_once, talk, chatter,
+    speak_and_hold_gil, report, bad_result,
     leave, later, with_model, visible_device,
 ):  # fmt: skip
     registry.register_ingest_task(fn.__name__, fn)

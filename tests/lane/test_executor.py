@@ -169,21 +169,6 @@ def test_output_goes_to_the_jobs_log_and_silent_jobs_leave_none(bench: Bench, tm
     assert logs.job_log(log_dir, again.job.id, 1).read_text() == "two\nand on stderr\n"
 
 
-def test_a_log_is_bounded_while_it_grows_and_old_ones_are_pruned(tmp_path: Path) -> None:
-    path = tmp_path / "job-1-1.log"
-    with path.open("ab") as out:
-        out.write(b"a" * 300_000 + b"the end")
-        out.flush()
-        logs.bound([path], limit=100_000)
-        assert path.stat().st_blocks * 512 <= 100_000
-        assert path.read_bytes().endswith(b"aaathe end")
-    for index in range(5):
-        (tmp_path / f"job-{index}-1.log").touch()
-        os.utime(tmp_path / f"job-{index}-1.log", (time.time() - index, time.time() - index))
-    logs.prune(tmp_path, keep=2)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["job-0-1.log", "job-1-1.log"]
-
-
 def test_an_app_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
     made = Bench(tmp_path, app="no_such_module_anywhere")
     fatal = made.wait("fatal")
