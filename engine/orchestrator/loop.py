@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from engine import config
 from engine.dag import runs
 from engine.dag.drain import drain
 from engine.dag.runs import GraphCache
@@ -28,6 +29,7 @@ from engine.orchestrator.placement import Placement
 from engine.orchestrator.retention import Retention
 from engine.orchestrator.side import SideLoop, SweepLoop, prepare
 from engine.orchestrator.sweeps import Sweep, run_sweeps
+from engine.queue.sink import Sink
 from engine.store import Db, Store
 from engine.store.locks import new_incarnation
 from engine.store.migrate import refuse_read_only
@@ -39,6 +41,7 @@ STEP_S = 0.5  # the main loop looks at its own state at least so often; sweeps h
 CANDIDATE_S = 0.5  # how often a second one asks for the lead
 BEAT_S = 2.0
 STATEMENT_S = 5.0
+SINK_S = 2.0  # at the end, events that wait for the host's sink may take so long
 
 QUICK_S = 0.005  # pauses of the drain: after activity,
 SLOWER = 1.25  # growing with the quiet, so that a fan-out waits for a fifth of its node's run time,
@@ -52,9 +55,16 @@ def run_orchestrator(store: Store, stop: threading.Event, once: bool = False) ->
 
     ``once``: do what there is and return; raises StoreUnavailable, and returns at once where another one leads.
     """
-    if once:
-        _run_once(store)
-        return
+    hook = config.hook("event_sink")
+    sink = Sink(store, hook).begin() if hook else None
+    try:
+        _run_once(store) if once else _run(store, stop)
+    finally:
+        if sink is not None:
+            sink.end(SINK_S)
+
+
+def _run(store: Store, stop: threading.Event) -> None:
     incarnation = new_incarnation()
     told = False
     backoff = 0.1

@@ -18,7 +18,8 @@ from engine.queue.family import INGEST, NODE
 from engine.store import Db
 
 BATCH = {"postgresql": 1000, "sqlite": 500}
-RUNS_AT_ONCE = 100  # a run may have thousands of nodes; those go by batches of their own
+RUNS_AT_ONCE = 100  # a run may have thousands of nodes;
+NODE_BATCHES = 4  # those go by batches of their own, so many in one step
 PASS_S = 0.5
 AGAIN_S = 60.0  # between two walks over a table
 DAY_S = 86400.0
@@ -89,7 +90,7 @@ class Retention:
             if last is None:
                 walk.after, walk.due = 0, self._clock() + AGAIN_S
             else:
-                walk.after = last
+                walk.after, walk.due = last, self._clock()  # the others first, if time is short
             if db.kind == "sqlite" and gone:
                 time.sleep(0.002)  # others write, too
         return count
@@ -170,8 +171,10 @@ def runs(db: Db, after: int, keep_s: float, n: int) -> tuple[int | None, int]:
         )
     }
     ids = [id for id in ids if id not in kept]
+    if not ids:
+        return _last(rows, n), 0
     gone = 0
-    while ids:
+    for _ in range(NODE_BATCHES):
         nodes = db.all(
             f"select id from workflow_node_jobs where run_id {{any[ids]}} and status in {CLOSED} limit {{n}}",
             ids=ids,
@@ -180,8 +183,9 @@ def runs(db: Db, after: int, keep_s: float, n: int) -> tuple[int | None, int]:
         if not nodes:
             break
         gone += _delete_jobs(db, NODE.name, NODE.table, [row["id"] for row in nodes], CLOSED)
-    if ids:
-        gone += db.run(f"delete from workflow_runs where id {{any[ids]}} and status in {ENDED}", ids=ids)
+    else:
+        return after, gone  # there may be more: once more from here
+    gone += db.run(f"delete from workflow_runs where id {{any[ids]}} and status in {ENDED}", ids=ids)
     return _last(rows, n), gone
 
 

@@ -422,3 +422,58 @@ def test_a_cancelled_job_of_a_dead_lane_ends_cancelled(db: Db, lane: Lane, obser
     drain_all(db)
     assert by_status(db) == {"cancelled": 1}
     assert run_row(db, run_id)["finished_at"] is not None
+
+
+def test_an_outage_of_a_quarter_of_an_hour_kills_no_work(store: Store, db: Db, lanes: list[Lane]) -> None:
+    """Every lease has lapsed and every heartbeat is old when the database is back; lanes get the time of three renewals.
+
+    The lanes' marks went with the outage, too; a lane that does not come back is lost after all.
+    """
+    for box in ("back", "gone"):
+        lanes.append(Lane(store, box=box, marked=False))
+        queue_nodes(db, 1)
+        assert lanes[-1].hands.take()
+        lanes[-1].beat()
+    lapse(db, 900 - 600)
+    age_heartbeats(db, 900)
+    observer = Observer(store, db)  # the leader's session ended as well: a new one, from nothing
+    assert observer.watch(10) + observer.work.lapsed_leases(db) == 0
+    lanes[0].mark.hold(lanes[0].db)
+    lanes[0].beat()
+    db.run(
+        "update workflow_node_jobs set lease_expires_at = {after[s]} where claimed_box = 'back'", s=600.0
+    )  # its first renewal
+    for _ in range(9):
+        assert observer.watch(2) + observer.work.lapsed_leases(db) == 0
+    assert by_status(db) == {"running": 2}
+    for _ in range(10):
+        observer.watch(2)
+        observer.work.lapsed_leases(db)
+        lanes[0].beat()
+    rows = db.all("select status, losses from workflow_node_jobs order by id")
+    assert rows == [{"status": "running", "losses": 0}, {"status": "queued", "losses": 1}]
+
+
+def test_recovery_asks_no_gate(db: Db, lane: Lane, observer: Observer) -> None:
+    """Q12: the lane's queue is parked, its box cordoned, the job avoids the box and is due tomorrow: it comes back."""
+    queue_nodes(db, 1)
+    lane.hands.take()
+    db.run("insert into worker_controls (box, queue, desired) values ('*', 'cpu', 'off'), ('box1', '*', 'off')")
+    boxes = '["box1"]' if db.kind == "sqlite" else ["box1"]
+    db.run("update workflow_node_jobs set avoid_boxes = {boxes}, run_after = {after[s]}", boxes=boxes, s=86400.0)
+    observer.watch(31)
+    lane.die(db)
+    assert observer.watch(4) == 1
+    assert db.one("select status, run_after from workflow_node_jobs") == {"status": "queued", "run_after": None}
+
+
+def test_a_heartbeat_row_that_somebody_pruned_hides_no_job(db: Db, lane: Lane, observer: Observer) -> None:
+    """Q8, the other way round: the row was there, and is deleted while the lane lives."""
+    queue_nodes(db, 1)
+    lane.hands.take()
+    lane.beat()
+    observer.watch(31)
+    db.run("delete from worker_heartbeats")
+    assert observer.watch(60) == 0
+    lane.die(db)
+    assert observer.watch(4) == 1

@@ -216,3 +216,44 @@ def test_one_table_that_refuses_keeps_no_other_from_being_cleaned(db: Db) -> Non
         Retention().clean(db)
     assert finished not in ids(db, "workflow_runs")
     assert count(db, "ingest_jobs") == 1
+
+
+def test_a_run_of_very_many_nodes_goes_in_several_steps(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", {"postgresql": 3, "sqlite": 3})
+    big, small = finished_run(db, 40), finished_run(db, 1)
+    age(db, "workflow_runs", 40)
+    last, gone = retention.runs(db, 0, DAY, 3)
+    assert (last, gone) == (0, 12), "a step is short, and the next one goes on at the same place"
+    assert Retention().clean(db) == 40 + 1 - 12 + 2
+    assert not {big, small} & set(ids(db, "workflow_runs"))
+
+
+def test_a_table_with_very_much_to_delete_keeps_no_other_waiting(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", {"postgresql": 1, "sqlite": 1})
+    clock = Clock()
+    keep = Retention(clock)
+    for walk in keep.walks[2:]:
+        walk.due = float("inf")
+    finished_run(db)
+    age(db, "workflow_runs", 40)
+    for _ in range(3):
+        job(db, "completed", 40)
+    served: list[str] = []
+    steps = {walk.name: walk.step for walk in keep.walks}
+
+    def one_step(name: str) -> Any:
+        def step(*args: Any) -> Any:
+            served.append(name)
+            monkeypatch.setattr(retention, "PASS_S", 0.0)
+            clock.now += 1
+            return steps[name](*args)
+
+        return step
+
+    for walk in keep.walks:
+        walk.step = one_step(walk.name)
+    for _ in range(4):
+        monkeypatch.setattr(retention.time, "monotonic", lambda: clock.now)  # a pass ends with its first step
+        monkeypatch.setattr(retention, "PASS_S", 0.5)
+        keep.clean(db)
+    assert served[:4] == ["runs", "jobs", "runs", "jobs"]
