@@ -63,7 +63,7 @@ def test_a_thread_that_ended_is_started_again_ever_less_often() -> None:
             }
         assert side._pause_s == pytest.approx(0.8)
         side.act = lambda: None
-        eventually(side.look_after)
+        eventually(lambda: side.look_after() or side.rounds > 10)
         seen = side.rounds
         eventually(lambda: side.rounds > seen + 3)
         assert not side.look_after()
