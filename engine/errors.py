@@ -11,6 +11,7 @@ __all__ = [
     "Conflict",
     "EngineError",
     "GraphError",
+    "HookError",
     "NotFound",
     "PayloadError",
     "ReadOnlyStore",
@@ -65,6 +66,10 @@ class GraphError(BadInput):
 
 class Conflict(EngineError):
     """The request contradicts what is there already."""
+
+
+class HookError(EngineError):
+    """A hook of the host raised, or gave what it should not; the text names the hook and says what."""
 
 
 class NotFound(EngineError, LookupError):

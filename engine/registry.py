@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine import config
-from engine.errors import BadInput, ConfigError, UnknownTask
+from engine.errors import BadInput, ConfigError, HookError, UnknownTask
 from engine.tasks.train import train
 
 NodeFn = Callable[..., "Mapping[str, Any] | None"]
@@ -124,8 +124,19 @@ def load_app(app: str | None = None) -> None:
             importlib.import_module(str(name))
         except ModuleNotFoundError as error:
             raise ConfigError(f"--app {name}: cannot be imported ({error})") from error
-    if register_models := config.hook("register_models"):
-        register_models()
+    call_hook("register_models")
+
+
+def call_hook(hook: str, *given: Any) -> Any:
+    """What the host's hook answers; None where the host has not set it. Raises HookError, one clear line."""
+    fn = config.hook(hook)
+    if fn is None:
+        return None
+    try:
+        return fn(*given)
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        raise HookError(f"hook {hook} failed: {type(error).__name__}: {said}") from error
 
 
 def resolve_node(name: str) -> NodeFn:
@@ -136,7 +147,11 @@ def resolve_node(name: str) -> NodeFn:
     """
     if name in nodes:
         return nodes[name]
-    if (resolve := config.hook("resolve_node")) and (fn := resolve(name)) is not None:
+    if (fn := call_hook("resolve_node", name)) is not None:
+        if not callable(fn):
+            raise HookError(
+                f"hook resolve_node gave a {type(fn).__name__} for node {name!r}; it wants a function or None"
+            )
         return fn  # type: ignore[no-any-return]
     package = config.get("node_package")
     if package and _NAME.fullmatch(name) and not any(c in name for c in ":/-") and ".." not in name:

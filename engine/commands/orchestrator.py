@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from engine import registry
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
 from engine.errors import StoreUnavailable
 from engine.orchestrator.loop import run_orchestrator
@@ -38,12 +39,22 @@ def command(
     Example: queue-orchestrator --db postgresql://fleet@db/fleet
     """
     start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    _load_hooks()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     store = _migrated(stop, once)
     if store is not None:
         run_orchestrator(store, stop, once)
+
+
+def _load_hooks() -> None:
+    """The app, if there is one, for its ``event_sink``. Graphs need no app: one that cannot be imported stops nothing."""
+    try:
+        registry.load_app()
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        log.warning("going on without the app's hooks: %s: %s", type(error).__name__, said)
 
 
 def _migrated(stop: threading.Event, once: bool) -> Store | None:

@@ -100,7 +100,7 @@ def _graph_of(graph_or_name: Any) -> tuple[Any, str]:
         return graph_or_name, ""
     if graph_or_name in registry.workflows:
         return registry.workflows[graph_or_name], graph_or_name
-    if (provide := config.hook("workflow_provider")) and (graph := provide(graph_or_name)) is not None:
+    if (graph := registry.call_hook("workflow_provider", graph_or_name)) is not None:
         return graph, graph_or_name
     known = ", ".join(sorted(registry.workflows)[:20]) or "none"
     raise NotFound(f"workflow {graph_or_name!r} is not registered (known: {known})")

@@ -28,7 +28,7 @@ from typing import Any
 from engine import config, registry
 from engine.context import Context, JobInfo
 from engine.errors import EngineError, PayloadError
-from engine.lane import logs, protocol, tree
+from engine.lane import hooks, logs, protocol, tree
 from engine.lane.models import WarmModel
 from engine.queue.texts import encode_payload
 
@@ -312,16 +312,18 @@ class Executor:
             with contextlib.suppress(TypeError, ValueError):
                 wants = "ctx" in inspect.signature(fn).parameters
             self.wants_ctx[fn] = wants = bool(wants)
-        surround = config.hook("invoke_context")
-        if not wants and surround is None:
-            result = fn(**inputs)
+        if not wants and config.hook("invoke_context") is None:
+            result = self._await(fn(**inputs))
         else:
             ctx = self._context(head)
             if wants:
                 inputs = {**inputs, "ctx": ctx}
-            around = surround(ctx) if surround is not None else None
-            with around if around is not None else contextlib.nullcontext():
-                result = fn(**inputs)
+            result = None
+            with hooks.surrounded(ctx):
+                result = self._await(fn(**inputs))
+        return result
+
+    def _await(self, result: Any) -> Any:
         if inspect.iscoroutine(result):
             import asyncio  # a third of what an executor imports; few tasks need it
 
@@ -391,6 +393,7 @@ def main() -> None:
         "ready",
         models=[[model.id, model.est_vram_gb] for model in registry.models.values()],
         budgets={task.name: task.budget_s for task in registry.tasks.values() if task.budget_s is not None},
+        sink=config.hook("event_sink") is not None,
     )
     executor.serve()
 

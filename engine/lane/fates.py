@@ -38,6 +38,7 @@ class Fates:
         self.models: dict[str, float] = {}  # as the app registered them: id -> GiB
         self.budgets: dict[str, float] = {}
         self.printed: Callable[[Held], None] = lambda held: None  # an attempt ended that has written to its log
+        self.on_sink: Callable[[bool], None] = lambda sink: None  # whether the app wants to be told of events
         self.ever_ready = False
         self.last_exit: tuple[int | None, str | None] = (None, None)
         self.tripped: int | None = None  # the code of the last trip
@@ -94,6 +95,7 @@ class Fates:
             self.models = {str(id): float(gib) for id, gib in head["models"]}
             self.budgets = {str(name): float(seconds) for name, seconds in head["budgets"].items()}
             self.ever_ready = True
+            self.on_sink(bool(head.get("sink")))
             self._on_ready(slot)
         elif kind == "fatal":
             text = frame.payload.decode("utf-8", "replace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.queue.family import Family
@@ -14,6 +14,37 @@ COLUMNS = (
     "family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, elapsed_s, "
     "detail, project"
 )
+
+_listener: Callable[[Sequence[int]], None] | None = None
+
+
+def listen(listener: Callable[[Sequence[int]], None] | None) -> None:
+    """Have ``listener`` told the ids of the events that this process writes, before they are committed; None: nobody.
+
+    For whoever passes them on (engine/queue/sink.py). It must return at once.
+    """
+    global _listener
+    _listener = listener
+
+
+def heard(db: Db, job_ids: Sequence[int], tokens: Sequence[int], box: str) -> None:
+    """Tell the listener of the ends of these attempts, which a statement has just written together with their events."""
+    if _listener is not None and job_ids:
+        rows = db.all(
+            "select max(id) as id from job_events where job_id {any[ids]} and fencing_token {any[tokens]} "
+            "and box = {box} group by job_id",
+            ids=list(job_ids),
+            tokens=list(tokens),
+            box=box,
+        )
+        _listener([row["id"] for row in rows])
+
+
+def _append(db: Db, sql: str, **values: Any) -> None:
+    if _listener is None:
+        db.run(sql, **values)
+    else:
+        _listener([row["id"] for row in db.all(f"{sql} returning id", **values)])
 
 
 def record(
@@ -35,7 +66,8 @@ def record(
     project: str = "",
 ) -> None:
     """Append one event, in the caller's transaction if there is one."""
-    db.run(
+    _append(
+        db,
         f"insert into job_events ({COLUMNS}) values ({{family}}, {{job_id}}, {{run_id}}, {{node_id}}, {{attempt}}, "
         "{fencing_token}, {event_type}, {cause}, {box}, {queue}, {exit_code}, {elapsed_s}, {detail}{json}, {project})",
         family=family if isinstance(family, str) else family.name,
@@ -98,7 +130,8 @@ def record_rows(
 ) -> None:
     """Append one event for each of these jobs, from their rows as they are now in this transaction."""
     run = "run_id, node_id" if family.has_run else "null, null"
-    db.run(
+    _append(
+        db,
         f"insert into job_events ({COLUMNS}) select {{family}}, id, {run}, attempt, fencing_token, {{event_type}}, "
         f"{{cause}}, claimed_box, queue, null, null, {{detail}}{{json}}, project from {family.table} where id {{any[ids]}}",
         family=family.name,
@@ -115,10 +148,7 @@ def recent(db: Db, limit: int = 50, project: str | None = None, after_id: int | 
     A project is looked for among the last 5,000 events only: a quiet project must not cost a walk through history.
     """
     rows = db.all(
-        "select id, family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, "
-        "elapsed_s, detail, project, created_at, "
-        "(select task_name from ingest_jobs j where j.id = e.job_id and e.family = 'ingest') as task "
-        "from (select * from job_events where id > {after_id} "
+        f"select {_SHOWN} from (select * from job_events where id > {{after_id}} "
         "order by id desc limit {depth}) e where (1 = {every} or e.project = {project}) order by id desc limit {limit}",
         after_id=after_id or 0,
         depth=limit if project is None else max(limit, 5000),
@@ -126,27 +156,42 @@ def recent(db: Db, limit: int = 50, project: str | None = None, after_id: int | 
         project=project or "",
         limit=limit,
     )
-    return [
-        {
-            "id": str(row["id"]),
-            "at": row["created_at"],
-            "family": row["family"],
-            "job_id": str(row["job_id"]),
-            "run_id": None if row["run_id"] is None else str(row["run_id"]),
-            "node_id": row["node_id"],
-            "attempt": row["attempt"],
-            "box": row["box"],
-            "queue": row["queue"],
-            "project": row["project"],
-            "type": row["event_type"],
-            "cause": row["cause"],
-            "exit_code": row["exit_code"],
-            "elapsed_s": row["elapsed_s"],
-            "detail": row["detail"],
-            "text": describe(row),
-        }
-        for row in rows
-    ]
+    return [_shown(row) for row in rows]
+
+
+def by_ids(db: Db, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Those of these events that are committed, oldest first, in the form of :func:`recent`."""
+    rows = db.all(f"select {_SHOWN} from job_events e where id {{any[ids]}} order by id", ids=list(ids))
+    return [_shown(row) for row in rows]
+
+
+_SHOWN = (
+    "id, family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, "
+    "elapsed_s, detail, project, created_at, "
+    "(select task_name from ingest_jobs j where j.id = e.job_id and e.family = 'ingest') as task"
+)
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One event as plain data, with a line for people."""
+    return {
+        "id": str(row["id"]),
+        "at": row["created_at"],
+        "family": row["family"],
+        "job_id": str(row["job_id"]),
+        "run_id": None if row["run_id"] is None else str(row["run_id"]),
+        "node_id": row["node_id"],
+        "attempt": row["attempt"],
+        "box": row["box"],
+        "queue": row["queue"],
+        "project": row["project"],
+        "type": row["event_type"],
+        "cause": row["cause"],
+        "exit_code": row["exit_code"],
+        "elapsed_s": row["elapsed_s"],
+        "detail": row["detail"],
+        "text": describe(row),
+    }
 
 
 _WORDS = {
