@@ -32,6 +32,7 @@ from engine.lane.intake import Intake
 from engine.lane.keeper import Face, Keeper, Timing
 from engine.lane.link import Backoff, Link
 from engine.lane.settle import Settler
+from engine.lane.sink import LaneSink
 from engine.lane.slot import Slot, Spec, Why
 from engine.lane.tails import Tails
 from engine.lane.watch import Watch
@@ -144,6 +145,8 @@ class Lane:
         self.wakes = store.wakes((worker.family.channel, "worker_control"), poll_s=1.0)
         self.guard = Guard(worker.incarnation)
 
+        self.sink = LaneSink(store, spec.environment)
+        self.fates.on_sink = self.sink.told
     # --- the loop ---
 
     def run(self) -> int:
@@ -316,12 +319,12 @@ class Lane:
         """All executors leave, and what they left behind goes with them."""
         self._empty = True
         self.crew.dismiss(timeout_s)
-        tree.kill_adopted({self.guard.pid or 0} | self.watch.pids)
+        tree.kill_adopted({self.guard.pid or 0, self.sink.pid} | self.watch.pids)
 
     def _keep_house(self) -> None:
         self.guard.check()
-        known = {slot.pid for slot in self.crew.slots if slot.pid} | {self.guard.pid or 0} | self.watch.pids
-        tree.reap_orphans(known)
+        ours = {self.guard.pid or 0, self.sink.pid} | self.watch.pids
+        tree.reap_orphans(ours | {slot.pid for slot in self.crew.slots if slot.pid})
         self.crew.bound_logs()
         if not self.keeper.is_alive():
             log.critical("%s: the keeper has ended for good; so does this lane", self.name)
@@ -461,5 +464,6 @@ class Lane:
         self.wakes.close()
         if self._db is not None:
             self._db.close()
+        self.sink.end()
         self.guard.end()
         log.info("%s: ended", self.name)

@@ -153,6 +153,7 @@ def _finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequ
         left = [outcome for outcome in outcomes if outcome.id not in answer.done]
         late = _answered(db.all(finish_statement(worker.family, None), **_given(worker, left, False)))
         answer = Finished(answer.done | late.done, late.stale)
+    events.heard(db, given["ids"], given["tokens"], worker.box)
     if next is not None and plan is not None:
         claimed, more = split(rows)
         answer.claimed = top_up(db, next, plan, jobs(next, claimed, began), more)
