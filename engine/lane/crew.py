@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.lane import exits, logs, tree
+from engine.lane import logs, tree
 from engine.lane.book import Held
 from engine.lane.slot import START_BACKOFF_S, Slot, Why, collect_unburied
 
 log = logging.getLogger("engine.lane")
-STACK_DUMP_S = 0.03  # what a dump of all stacks may take before the kill
 ABANDON_S = 1.0  # a killed executor that has not ended by then (uninterruptible sleep) is not waited for
 
 
@@ -90,10 +89,6 @@ class Crew:
             return
         for slot in doomed:
             slot.condemn(why)
-        if why.code in exits.TRIPS:
-            for slot in doomed:
-                slot.dump_stacks()
-            time.sleep(STACK_DUMP_S)
         tree.kill_trees([slot.target for slot in doomed if slot.target is not None])
         now = time.monotonic()
         for slot in doomed:

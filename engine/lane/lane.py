@@ -93,7 +93,8 @@ class Lane:
         self.book = Book()
         self.link = Link(self.name)
         self.settler = Settler(worker, self.book)
-        slots = options.make_slots(spec)
+        self.guard = Guard(worker.incarnation)
+        slots = options.make_slots(replace(spec, guard=self.guard))
         self.ahead = Ahead(0 if self.gpu else options.claims_ahead, len(slots))
         self.fates = Fates(
             self.name,
@@ -143,10 +144,9 @@ class Lane:
         self._tick_at = self._rows_at = self._housekeeping_at = 0.0
         self._face = self._make_face()
         self.wakes = store.wakes((worker.family.channel, "worker_control"), poll_s=1.0)
-        self.guard = Guard(worker.incarnation)
-
         self.sink = LaneSink(store, spec.environment)
         self.fates.on_sink = self.sink.told
+
     # --- the loop ---
 
     def run(self) -> int:
@@ -381,6 +381,8 @@ class Lane:
                 self.watch.write_begun(db, now)
                 self.watch.write_suspicions(db)
             full: list[bool] = []
+            if self.desk is not None and self.desk.overlooks(db, [ask for _, ask in requests]):
+                requests = self.intake.requests(flagged=True)
             if flush or self.settler.urgent:
                 fused = requests[0] if flush and requests else None
                 claimed = self.settler.write(db, fused[0] if fused else None)
@@ -389,7 +391,8 @@ class Lane:
                     self._took(fused, claimed, full)
             if self.look:
                 for asked in requests:
-                    self._took(asked, claim(db, asked[0]), full)
+                    if (left := self.intake.still_free(asked)) is not None:
+                        self._took(left, claim(db, left[0]), full)
                 if strange and self.desk is not None:
                     self.desk.peek(db, strange)
                     full.append(False)  # when a device becomes ours that is news
@@ -426,7 +429,7 @@ class Lane:
     # --- what others see, and the end ---
 
     def _make_face(self) -> Face:
-        models = sorted({slot.says for slot in self.crew.slots if slot.says})
+        loaded = sorted({slot.says for slot in self.crew.slots if slot.says})
         gpus = self.desk.gpus if self.desk is not None else None
         known = tuple(sorted(self.fates.models))
         return Face(
@@ -435,7 +438,7 @@ class Lane:
             ),
             slots=len(self.crew.slots),
             busy=self.crew.busy,
-            current_model=", ".join(models) or None,
+            current_model=", ".join(loaded) or None,
             models_known=known,
             models_fit=gpus.models_fit if gpus is not None else (),
             vram_mb=gpus.vram_mb if gpus is not None else None,
@@ -460,10 +463,10 @@ class Lane:
             log.warning("%s: leaving %d job(s) to the fleet's sweeps: no database", self.name, len(self.book))
         self.duty.stops = max(1, self.duty.stops)
         self._face = self._make_face()
+        self.sink.end()
         self.keeper.finish(timeout_s=10.0)
         self.wakes.close()
         if self._db is not None:
             self._db.close()
-        self.sink.end()
         self.guard.end()
         log.info("%s: ended", self.name)

@@ -19,6 +19,7 @@ from typing import Any
 from engine.lane import logs, protocol, tree
 from engine.lane.book import Held
 from engine.lane.devices import UNKNOWN, Device
+from engine.lane.guard import Child, Guard
 
 FLOW_S = 0.05  # a job that runs longer is no short one: nothing is claimed ahead behind it
 START_BACKOFF_S = (0.0, 0.2, 1.0, 3.0, 10.0, 30.0)  # between attempts when executors die before they are ready
@@ -34,6 +35,7 @@ class Spec:
     log_dir: Path
     out_dir: Path
     environment: Mapping[str, str]
+    guard: Guard | None = None  # it starts them, so that it is above all that they start; without one they are ours
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Slot:
         self.last_beat: float | None = None
         self._number = 0
         self._count = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Child | None = None
         self._out = bytearray()
         self._armed = False  # the selector says when the pipe takes more
         self._reader = protocol.Reader()
@@ -90,28 +92,36 @@ class Slot:
             "job_fd": theirs.fileno(),
             "control_fd": their_control.fileno(),
             "life_fd": life_read,
-            "lane_pid": os.getpid(),
+            "parent_pid": os.getpid() if self.spec.guard is None else None,
             "slot": self.index,
             "box": self.spec.box,
             "worker": self.spec.worker,
             "log_dir": str(self.spec.log_dir),
             "out_dir": str(self.spec.out_dir),
         }
+        args = [sys.executable, "-m", "engine.lane.executor", json.dumps(options)]
+        env = {**os.environ, **self.spec.environment, **self.device.environment(), tree.COOKIE: self.cookie}
+        pipes = (theirs.fileno(), their_control.fileno(), life_read)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "engine.lane.executor", json.dumps(options)],
-                stdin=subprocess.DEVNULL,
-                stdout=spool,
-                stderr=spool,
-                pass_fds=(theirs.fileno(), their_control.fileno(), life_read),
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    **self.spec.environment,
-                    **self.device.environment(),
-                    tree.COOKIE: self.cookie,
-                },
-            )
+            if self.spec.guard is not None:
+                fds = {1: spool, 2: spool, **{fd: fd for fd in pipes}}
+                self._process = self.spec.guard.spawn(args, env, fds, f"{self.index}-{self._count}")
+            else:
+                self._process = subprocess.Popen(
+                    args,
+                    stdin=subprocess.DEVNULL,
+                    stdout=spool,
+                    stderr=spool,
+                    pass_fds=pipes,
+                    start_new_session=True,
+                    env=env,
+                )
+        except OSError:
+            ours.close()
+            our_control.close()
+            os.close(self._life)
+            self._life = None
+            raise
         finally:
             theirs.close()
             their_control.close()
@@ -144,18 +154,14 @@ class Slot:
 
     @property
     def target(self) -> tree.Target | None:
-        return tree.Target(self._process.pid, self.cookie) if self._process is not None else None
+        if self._process is None:
+            return None
+        return tree.Target(self._process.pid, self.cookie, getattr(self._process, "group", None))
 
     def condemn(self, why: Why) -> None:
         """Note why this executor is about to be killed; the first reason stands."""
         if self.why is None:
             self.why = why
-
-    def dump_stacks(self) -> None:
-        """Ask the executor's faulthandler for all stacks, into the job's log. Works with the GIL held."""
-        if self._process is not None:
-            with contextlib.suppress(OSError):
-                os.kill(self._process.pid, signal.SIGUSR2)
 
     def say_goodbye(self) -> None:
         """Close the writing side: the executor drops its model and leaves by itself."""
@@ -306,7 +312,7 @@ class Slot:
             return False
 
 
-_unburied: list[subprocess.Popen[bytes]] = []
+_unburied: list[subprocess.Popen[bytes] | Child] = []
 
 
 def collect_unburied() -> None:
