@@ -9,7 +9,7 @@ from engine import config
 from engine.lane.crew import Crew
 from engine.lane.device_lock import DeviceLocks
 from engine.lane.errands import Errands, Post
-from engine.lane.gpus import Gpus
+from engine.lane.gpus import Ask, Gpus
 from engine.lane.slot import Slot
 from engine.queue import models
 from engine.queue.workers import Worker
@@ -53,6 +53,13 @@ class Desk:
                 self.gpus.seek([slot])
             else:
                 self.gpus.looked([slot])
+
+    def overlooks(self, db: Db, asks: Sequence[Ask | None]) -> bool:
+        """Whether a row that runs next waits, and a slot would pass it over for its own model. Raises StoreError."""
+        if all(ask is None or ask.whole for ask in asks):
+            return False
+        kinds = {slot.kind for slot in self.gpus.slots}
+        return models.runs_next(db, self._worker, (*(("",) if kinds - {"model"} else ()), *self.gpus.models_fit))
 
     # --- the keeper's ---
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from engine.lane import device_lock, devices
 from engine.lane.slot import Slot
 
+WHOLE_EVERY_S = 10.0  # how late a row may be found that a warm slot passes over for its own model
+
 
 class Locks(Protocol):
     """What a lane asks of its device locks (device_lock.py)."""
@@ -21,7 +23,7 @@ class Locks(Protocol):
 class Ask:
     """One claim: for these slots, rows of these models, rows without a model. ``loaded`` is warm in all of them.
 
-    ``whole`` False: the slots would take more, but others of this lane should have that first.
+    ``whole`` False: of their own model only.
     """
 
     slots: tuple[Slot, ...]
@@ -45,6 +47,7 @@ class Gpus:
     ) -> None:
         self.slots, self.locks, self.share = list(slots), locks, share
         self._reserve_mb, self._known = reserve_mb, known
+        self._whole_at: dict[int, float] = {}  # when a slot last asked for all that it may take (monotonic)
         self._sought: set[str] = set()  # devices that are wanted for work that was seen in the queue
 
     # --- what a slot may take ---
@@ -72,30 +75,51 @@ class Gpus:
             return False
         return slot.kind != "model" if not model else model in self.fits(slot)
 
-    def asks(self, idle: Sequence[Slot]) -> list[Ask]:
-        """The claims for these idle slots, warm ones first.
+    def asks(self, idle: Sequence[Slot], now: float, flagged: bool = False) -> list[Ask]:
+        """The claims for these idle slots in their order; one is left out when its slots have work by then.
 
-        A warm slot asks for its own model only, while a cold one beside it can take all the rest: nothing is swapped
-        out while there is room. Where memory is shared, one slot of a device asks at a time.
+        Where several are idle each warm one asks for its own model first, then cold ones for whatever there is, then
+        warm ones too: a model is swapped out only where no idle slot has room. Not when a row that runs next waits
+        (``flagged``), and every ten seconds not at all, so that nothing is passed over for ever. Where memory is shared,
+        one slot of a device asks at a time.
         """
-        groups: dict[tuple[Any, ...], list[Slot]] = {}
-        cold = [
-            slot for slot in idle if slot.model is None and self.locks.state(slot.device.key) != device_lock.WAITING
-        ]
-        taken: set[str | None] = set()
-        for slot in sorted(idle, key=lambda each: each.model is None):
-            key = slot.device.key
-            if not self.locks.ours(key) or (key in taken and slot.device.vram_mb is not None):
-                continue
-            taken.add(key)
+        ready = self._one_of_each(
+            [slot for slot in sorted(idle, key=lambda each: each.model is None) if self.locks.ours(slot.device.key)]
+        )
+        may_come = [slot for slot in idle if self.locks.state(slot.device.key) != device_lock.WAITING]
+        cold = [slot for slot in may_come if slot.model is None]
+        own: dict[tuple[Any, ...], list[Slot]] = {}
+        first: dict[tuple[Any, ...], list[Slot]] = {}
+        last: dict[tuple[Any, ...], list[Slot]] = {}
+        for slot in ready:
             models = self.fits(slot)
-            own = slot.model is not None and any(self._covers(each, slot.kind, models) for each in cold)
-            group = (slot.kind, slot.model, (slot.model,) if own else models, own)
-            groups.setdefault(group, []).append(slot)
+            group = (slot.kind, slot.model, models)
+            late = now - self._whole_at.get(slot.index, now) > WHOLE_EVERY_S
+            if slot.model is None or flagged or late or len(may_come) == 1:
+                first.setdefault(group, []).append(slot)
+                self._whole_at[slot.index] = now
+                continue
+            own.setdefault((slot.kind, slot.model, (slot.model,)), []).append(slot)
+            self._whole_at.setdefault(slot.index, now)
+            if not any(self._covers(each, slot.kind, models) for each in cold):
+                last.setdefault(group, []).append(slot)
         return [
-            Ask(tuple(slots), models, kind != "free", kind != "model" and not own, loaded, whole=not own)
-            for (kind, loaded, models, own), slots in groups.items()
+            Ask(
+                tuple(slots), models, kind != "free", kind != "model" and asks is not own, loaded, whole=asks is not own
+            )
+            for asks in (own, first, last)
+            for (kind, loaded, models), slots in asks.items()
         ]
+
+    def _one_of_each(self, slots: Sequence[Slot]) -> list[Slot]:
+        """One slot of each device that several share and whose memory is known; all others."""
+        taken: set[str | None] = set()
+        found = []
+        for slot in slots:
+            if slot.device.vram_mb is None or slot.device.key not in taken:
+                found.append(slot)
+            taken.add(slot.device.key)
+        return found
 
     def _covers(self, slot: Slot, kind: str, models: Iterable[str]) -> bool:
         return slot.kind == kind and set(models) <= set(self.fits(slot))

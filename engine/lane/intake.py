@@ -6,6 +6,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine import config
 from engine.errors import StoreError
@@ -49,12 +50,13 @@ class Intake:
 
     # --- claims ---
 
-    def requests(self) -> list[tuple[ClaimRequest, Ask | None]]:
+    def requests(self, flagged: bool = False) -> list[tuple[ClaimRequest, Ask | None]]:
         """What to claim for: all free slots at once; on gpu queues those together that hold and fit the same models."""
         if not self._duty.claiming or not self._holding() or self.waiting or self._fates.verify:
             return []
         if self._gpus is not None:
-            return [(self._request(len(ask.slots), ask), ask) for ask in self._gpus.asks(self._crew.idle)]
+            asks = self._gpus.asks(self._crew.idle, time.monotonic(), flagged)
+            return [(self._request(len(ask.slots), ask), ask) for ask in asks]
         depth = self._ahead.depth
         if depth == 1:
             room = idle = flowing = len(self._crew.idle)
@@ -80,6 +82,14 @@ class Intake:
             free_rows=ask is None or ask.free_rows,
             begin=not self._ahead.short,
         )
+
+    def still_free(self, asked: tuple[ClaimRequest, Ask | None]) -> tuple[ClaimRequest, Ask | None] | None:
+        """The claim for those of its slots that an earlier one has left idle; None: there are none."""
+        request, ask = asked
+        if ask is None:
+            return asked
+        slots = tuple(slot for slot in ask.slots if slot.idle)
+        return (replace(request, n=len(slots)), replace(ask, slots=slots)) if slots else None
 
     # --- hand-over ---
 

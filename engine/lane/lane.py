@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -324,7 +324,10 @@ class Lane:
     def _keep_house(self) -> None:
         self.guard.check()
         ours = {self.guard.pid or 0, self.sink.pid} | self.watch.pids
-        tree.reap_orphans(ours | {slot.pid for slot in self.crew.slots if slot.pid})
+        ours |= {slot.pid for slot in self.crew.slots if slot.pid}
+        tree.reap_orphans(ours)
+        if self.guard.replaced:  # nobody else is above what the executors of the old one leave behind
+            tree.kill_adopted(ours)
         self.crew.bound_logs()
         if not self.keeper.is_alive():
             log.critical("%s: the keeper has ended for good; so does this lane", self.name)
@@ -365,6 +368,7 @@ class Lane:
         coming = sum(len(slot.jobs) for slot in self.crew.ready if slot.flows(now)) if ended else 0
         flush = self.ahead.flush_due(ended, now - self.settler.oldest, len(self.crew.idle), coming)
         requests = self.intake.requests() if self.look or flush else []
+        self.look = self.look or len(requests) > 1  # one of them goes with what ended; what it leaves is for the others
         strange = self.desk.gpus.curious(self.crew.idle) if self.desk and self.look and self.duty.claiming else []
         rows = now >= self._rows_at and (bool(self.fates.progress) or self.watch.has_rows_to_write)
         if not (flush or self.settler.urgent or self.fates.verify or rows or (self.look and (requests or strange))):

@@ -130,6 +130,22 @@ def answers(db: Db, order_id: int | str) -> dict[str, str]:
     return dict(found or {})
 
 
+def runs_next(db: Db, worker: Worker, wanted: Sequence[str]) -> bool:
+    """Whether a row that wants one of these models ('' = none) is flagged to run next, and so goes before warm ones.
+
+    A loose scan over each model's places, for rows of other boxes may stand in front in any number.
+    """
+    here = "queue = {queue} and project = {project} and status = 'queued' and run_after is null and model_key = {model}"
+    table = worker.family.table
+    sql = (
+        f"with recursive p(place) as (select min(place) from {table} where {here} union all "
+        f"select (select min(place) from {table} where {here} and place > p.place) from p where p.place is not null) "
+        f"select 1 as found from p where exists (select 1 from {table} t where {here} and t.place = p.place "
+        "and t.band < -500000) limit 1"
+    )
+    return any(db.value(sql, queue=worker.queue, project=worker.project, model=model) for model in wanted)
+
+
 def work_waits(db: Db, worker: Worker, wanted: Sequence[str]) -> bool:
     """Whether a row is queued that wants one of these models ('' = none). One descent of the claim's index each.
 
