@@ -152,7 +152,7 @@ def take(db: Db, request: ClaimRequest, plan: Plan) -> tuple[list[dict[str, Any]
     sql = claim_statement(
         request.worker.family, request.by_model, request.host_priority < 0, plan.bands, plan.look, plan.plain
     )
-    return split(db.all(sql, **params(request)))
+    return split(db.hot(sql, **params(request)))
 
 
 def split(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:

@@ -147,7 +147,7 @@ def _finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequ
         shape = (next.by_model, next.host_priority < 0, plan.bands, plan.look, plan.plain)
         given |= params(next)
     began = time.monotonic()
-    rows = db.all(statement(worker.family, shape), **given)
+    rows = db.hot(statement(worker.family, shape), **given)
     answer = _answered(rows)
     if ordinary and len(answer.done) < len(outcomes):
         left = [outcome for outcome in outcomes if outcome.id not in answer.done]

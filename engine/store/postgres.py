@@ -15,6 +15,7 @@ from engine import config
 from engine.errors import ReadOnlyStore, StoreUnavailable
 from engine.store.db import Db, Row
 from engine.store.dialect import Json, check_names, render_postgres
+from engine.store.hot import HotStatements
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ def connect(
         settings |= _CLAIM_PINS
     if read_only:
         settings["default_transaction_read_only"] = "on"
-    db = PostgresDb(raw, safe_url)
+    db = PostgresDb(raw, safe_url, hot=claims and prepare is not None)
     calls = ", ".join(f"set_config('{key}', '{value}', false)" for key, value in settings.items())
     try:
         with db._translated():
@@ -106,15 +107,23 @@ def connect(
 class PostgresDb(Db):
     kind = "postgresql"
 
-    def __init__(self, raw: psycopg.Connection[Any], safe_url: str = "") -> None:
+    def __init__(self, raw: psycopg.Connection[Any], safe_url: str = "", hot: bool = False) -> None:
         self.raw = raw
         self._safe_url = safe_url or "PostgreSQL"
+        self._hot = HotStatements(raw) if hot else None
 
     def all(self, sql: str, /, **params: Any) -> list[Row]:
         text, names = render_postgres(sql)
         with self._translated(), psycopg.RawCursor(self.raw, row_factory=dict_row) as cursor:
             cursor.execute(text, _encoded(params, names))
             return cursor.fetchall() if cursor.rownumber is not None else []
+
+    def hot(self, sql: str, /, **params: Any) -> list[Row]:
+        if self._hot is None:
+            return self.all(sql, **params)
+        text, names = render_postgres(sql)
+        with self._translated():
+            return self._hot.all(text, [params[name] for name in names])
 
     def run(self, sql: str, /, **params: Any) -> int:
         text, names = render_postgres(sql)

@@ -32,6 +32,44 @@ def test_values_come_back_as_python_values(db: Db) -> None:
     assert db.one("select {text[context]} as context_json from workflow_runs where id {any[ids]}", ids=[run_id])
 
 
+def test_values_of_a_hot_statement_arrive_as_they_were_given(store: Store) -> None:
+    """Arrays are written as text: quotes, backslashes, braces, NULL and nothing are values like any others."""
+    texts = ["", "null", 'a"b', "back\\slash", "{x,y}", " ä ☃ ", "'; drop table boxes; --", None]
+    with store.connect("test", claims=True) as db:
+        for _ in range(2):
+            row = db.hot("select {yes} as yes, {number} + 0 as number, {half} + 0.0 as half, {none} as none, {word} as word",
+                         yes="t", number=7, half=0.5, none=None, word='it\'s "{quoted}"')[0]  # fmt: skip
+            assert row == {"yes": "t", "number": 7, "half": 0.5, "none": None, "word": 'it\'s "{quoted}"'}
+        db.run("create temporary table odd (word text, number bigint)")
+        if store.kind == "postgresql":
+            insert = "insert into odd select * from unnest({words}::text[], {numbers}::bigint[]) returning word, number"
+            rows = db.hot(insert, words=texts, numbers=[*range(len(texts) - 1), None])
+            assert [row["word"] for row in rows] == texts
+            assert [row["number"] for row in rows] == [*range(len(texts) - 1), None]
+            assert db.hot("select * from odd where number {any[ids]}", ids=[]) == []
+            for nul in ("a\0b", ["a\0b"]):
+                with pytest.raises(psycopg.DataError, match="NUL"):
+                    db.hot("select {word}::text = any({words}::text[])", word="x", words=nul)
+            with pytest.raises(psycopg.errors.UniqueViolation):
+                for _ in range(2):
+                    db.hot("insert into boxes (box) values ({box})", box="b1")
+            assert db.hot("select box from boxes") == [{"box": "b1"}]  # an error leaves the connection as it was
+            with pytest.raises(TypeError, match="complex"):
+                db.hot("select {value}::text", value=1j)
+
+
+def test_a_hot_statement_is_not_waited_for_beyond_its_deadline(pg_store: Store) -> None:
+    with pg_store.connect("test", claims=True, timeout_s=0.2) as db:
+        with pytest.raises(StoreUnavailable, match="statement timeout"):
+            db.hot("select pg_sleep({s})", s=5.0)
+        assert db.value("select 1") == 1
+        db.run("set statement_timeout = 0")
+        db.raw.deadline_s = 0.2
+        with pytest.raises(StoreUnavailable, match="no answer within"):
+            db.hot("select pg_sleep({s})", s=5.0)
+        assert db.closed
+
+
 def test_relative_times_use_the_database_clock(db: Db) -> None:
     row = db.one("select {after[s]} as later_at, {before[s]} as sooner_at, {now} as now_at", s=90.5)
     assert row is not None
