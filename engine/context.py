@@ -91,7 +91,11 @@ class Context:
 
     @property
     def out_dir(self) -> Path:
-        """A directory of this job on this box, made when first asked for."""
-        path = self._out_root / str(self.job.id)
-        path.mkdir(parents=True, exist_ok=True)
+        """A directory of this job on this box, made when first asked for; for the user who runs the lane only.
+
+        Later attempts on the box find what earlier ones left. It goes when nothing in it has changed for
+        ``out_keep_days`` (30).
+        """
+        path = self._out_root / f"job-{self.job.id}"
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
