@@ -56,6 +56,7 @@ DEFAULTS: Mapping[str, Any] = {
     "log_keep_files": 1000,  # job logs of one lane on the box
     "log_keep_days": 7.0,
     "log_total_bytes": 2 * 1024**3,  # of all job logs on the box, in blocks of the disk
+    "out_keep_days": 30.0,  # files of jobs (ctx.out_dir) on the box, after their last change; 0 keeps for ever
     "backlog_limit": 0,  # ingest jobs queued per queue and project, past which enqueuing is refused; 0: no limit
     "error_limit": 8000,
     "leader_up_seconds": 30.0,  # a lost session counts only when server and leader are older than this

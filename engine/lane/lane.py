@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
+from engine import config
 from engine.errors import BadInput, StoreError
 from engine.lane import exits, logs, tree
 from engine.lane.ahead import COMPANY_S, Ahead
@@ -31,6 +32,7 @@ from engine.lane.guard import Guard
 from engine.lane.intake import Intake
 from engine.lane.keeper import Face, Keeper, Timing
 from engine.lane.link import Backoff, Link
+from engine.lane.outdirs import OutDirs
 from engine.lane.settle import Settler
 from engine.lane.sink import LaneSink
 from engine.lane.slot import Slot, Spec, Why
@@ -145,6 +147,7 @@ class Lane:
         self._face = self._make_face()
         self.wakes = store.wakes((worker.family.channel, "worker_control"), poll_s=1.0)
         self.sink = LaneSink(store, spec.environment)
+        self.out_dirs = OutDirs(spec.out_dir, float(config.get("out_keep_days")), self.book.tokens)
         self.fates.on_sink = self.sink.told
 
     # --- the loop ---
@@ -329,6 +332,7 @@ class Lane:
         if self.guard.replaced:  # nobody else is above what the executors of the old one leave behind
             tree.kill_adopted(ours)
         self.crew.bound_logs()
+        self.out_dirs.tidy(time.monotonic())
         if not self.keeper.is_alive():
             log.critical("%s: the keeper has ended for good; so does this lane", self.name)
             self.duty.exit_code = 1

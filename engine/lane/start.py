@@ -13,7 +13,7 @@ from typing import Any
 
 from engine import config
 from engine.errors import BadInput, StoreUnavailable, UnknownQueue
-from engine.lane import devices, logs
+from engine.lane import devices, logs, outdirs
 from engine.lane.lane import Lane, LaneOptions
 from engine.lane.link import Backoff
 from engine.lane.slot import Spec
@@ -51,7 +51,7 @@ def run_lane(options: LaneOptions) -> int:
         worker=worker.owner,
         incarnation=worker.incarnation,
         log_dir=logs.lane_dir(config.data_dir(), box, options.queue, worker.project),
-        out_dir=config.data_dir() / "out",
+        out_dir=outdirs.lane_root(config.data_dir(), box, options.queue, worker.project, store.safe_url),
         environment=_environment(),
     )
     log.info("%s/%s: lane %s starts on %s", box, options.queue, worker.incarnation, store.safe_url)
