@@ -51,12 +51,13 @@ DEFAULTS: Mapping[str, Any] = {
     "node_budget_s": 2100.0,
     "ingest_budget_s": 3600.0,
     "payload_limit": 1024 * 1024,
+    "cgroups": True,  # executors in control groups of their own, where this user may make them
     "log_tail_seconds": 5.0,  # the end of a running job's log goes to the database so often
     "log_job_bytes": 8 * 1024 * 1024,  # of one job's log on the box: past it the newest half stays; 0: any size
     "log_keep_files": 1000,  # job logs of one lane on the box
     "log_keep_days": 7.0,
-    "log_total_bytes": 2 * 1024**3,  # of all job logs on the box, in blocks of the disk
     "out_keep_days": 30.0,  # files of jobs (ctx.out_dir) on the box, after their last change; 0 keeps for ever
+    "log_total_bytes": 2 * 1024**3,  # of all job logs on the box, in blocks of the disk
     "backlog_limit": 0,  # ingest jobs queued per queue and project, past which enqueuing is refused; 0: no limit
     "error_limit": 8000,
     "leader_up_seconds": 30.0,  # a lost session counts only when server and leader are older than this
@@ -64,9 +65,10 @@ DEFAULTS: Mapping[str, Any] = {
     "unplaceable_after": 9.0,  # a queued job that no live slot could hold is flagged after so many seconds
     "retention_runs_days": 30.0,  # runs with their nodes, after their end; 0 keeps for ever, here and below
     "retention_jobs_days": 30.0,  # ingest jobs with their effects and logs, after their end
-    "retention_events_days": 30.0,  # what happened to jobs, what operators did, fires of schedules
+    "retention_events_days": 30.0,  # what happened to jobs, what operators did
     "retention_outbox_days": 1.0,  # dealt with
     "retention_workers_days": 7.0,  # lanes and services that are not heard of any more
+    "doctor_snapshot_seconds": 30.0,  # flightdeck doctor names a session that holds a snapshot for so long
     "supervisor_cooldown": 300.0,  # a lane is restarted at most so often
     "supervisor_timeout": 60.0,  # a restart command may take so long
     "schema_wait_seconds": 120.0,

@@ -127,6 +127,26 @@ def snapshot(
     )
 
 
+@cli.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="The findings as JSON")] = False,
+    db: Db = None,
+    project: Project = None,
+    box: Box = None,
+    log_level: LogLevel = None,
+) -> int:
+    """Look at the database, the fleet and this box; one line for each finding, with what to do.
+
+    Exit codes: 0 all is well, 1 warnings, 2 faults. Changes nothing.
+
+    Example: flightdeck doctor --db postgresql://fleet@db/fleet
+    """
+    from flightdeck.doctor import main as run_doctor
+
+    start(db=db, project=project, box=box, log_level=log_level or "error")
+    return run_doctor(as_json=json)
+
+
 def _looks(
     context: typer.Context, project: str | None, read_only: bool, ascii: bool, no_mouse: bool, theme: str | None
 ) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +35,7 @@ def bootstrap(
 def status(
     db: Db = None, project: Project = None, box: Box = None, app_module: App = None, log_level: LogLevel = None
 ) -> None:
-    """Say the schema, who leads, what is queued and running.
+    """Say the schema, who leads, what is queued and running, how services, sweeps and lanes fare.
 
     Example: queue-broker status --db sqlite:////var/lib/flightdeck/fleet.db
     """
@@ -43,9 +44,11 @@ def status(
     with store.connect("queue-broker", read_only=True) as conn:
         migrations.check_schema(store, conn)
         version = migrations.schema_version(conn)
+        from engine.queue import health
         from engine.queue.snapshot import queue_view
 
         view = queue_view(conn, str(config.get("project")) or None)
+        services, lanes, stuck = health.services(conn), health.lanes(conn), health.unplaceable(conn)
     print(f"{store.safe_url}: schema {version}")
     leader = view["leader"]
     print(f"leader: {leader['box'] if leader else 'none'}")
@@ -53,6 +56,43 @@ def status(
     for entry in view["projects"]:
         name = entry["project"] or "(default)"
         print(f"project {name}: {entry['queued']} queued, {entry['running']} running")
+    for why, count in sorted(stuck.items(), key=lambda item: -item[1]):
+        print(f"unplaceable: {count}: {why}")
+    for line in (*_flagged(lanes), *_services(services), *_sweeps(services)):
+        print(line)
+
+
+def _flagged(lanes: list[dict[str, Any]]) -> Iterator[str]:
+    for lane in lanes:
+        if lane["flagged_dead_at"] is not None:
+            project = f" (project {lane['project']})" if lane["project"] else ""
+            yield f"lane {lane['box']}/{lane['queue']}{project}: looks dead, silent for {lane['age_s']:.0f} s"
+
+
+def _services(services: list[dict[str, Any]]) -> Iterator[str]:
+    for service in services:
+        leads = " (leads)" if service["is_leader"] else ""
+        error = f", error: {service['last_error']}" if service["last_error"] else ""
+        yield f"{service['kind']} {service['box']}{leads}: seen {service['age_s']:.0f} s ago{error}"
+
+
+def _sweeps(services: list[dict[str, Any]]) -> Iterator[str]:
+    """The leader's sweeps and side loops: when each ran last, how long it took, what it did since the leader began."""
+    leader = next((service for service in reversed(services) if service["is_leader"]), None)
+    detail = leader["detail"] if leader else {}
+    for name, loop in sorted(detail.items()):
+        if name != "sweeps" and isinstance(loop, dict) and (loop.get("error") or loop.get("restarts")):
+            yield f"loop {name}: {loop.get('restarts', 0)} restarts, error: {loop.get('error') or 'none now'}"
+    sweeps = detail.get("sweeps")
+    for name, sweep in sorted(sweeps.items()) if isinstance(sweeps, dict) else ():
+        at, took = sweep.get("last_run_at"), sweep.get("took_ms")
+        ran = (
+            f"last run {at}, took {took:g} ms, {sweep.get('acted', 0)} done"
+            if at and took is not None
+            else "not run yet"
+        )
+        error = f", error: {sweep['error']} ({sweep.get('failures') or 1} times)" if sweep.get("error") else ""
+        yield f"sweep {name}: {ran}{error}"
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 No index serves this: each table is walked along its primary key, from the oldest row on, a batch at a time, until a
 batch has nothing old in it. A pass takes half a second at most; the next one goes on where it ended. Boxes are kept for
-ever. A setting of 0 days keeps that kind of row for ever.
+ever (a scheduler forgets its own fires). A setting of 0 days keeps that kind of row for ever.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Retention:
                 _plain("workflow_dispatch_events", "processed_at", "processed_at is not null"),
             ),
             Walk("model_orders", "retention_outbox_days", _plain("model_orders", "expires_at")),
-            Walk("fires", "retention_events_days", fires),
             Walk("services", "retention_workers_days", services),
             Walk("heartbeats", "retention_workers_days", heartbeats),
         ]
@@ -212,15 +211,6 @@ def _delete_jobs(db: Db, family: str, table: str, ids: Sequence[int], ended: str
         if family == INGEST.name:
             db.run("delete from executions where job_id {any[ids]}", ids=gone)
     return len(gone)
-
-
-def fires(db: Db, after: int, keep_s: float, n: int) -> tuple[int | None, int]:
-    """Old fires of schedules, but the newest of each, by which no tick is ever fired twice."""
-    return None, db.run(
-        "delete from schedule_fires where fired_at < {before[keep_s]} and tick < (select max(f.tick) "
-        "from schedule_fires f where f.project = schedule_fires.project and f.name = schedule_fires.name)",
-        keep_s=keep_s,
-    )
 
 
 def services(db: Db, after: int, keep_s: float, n: int) -> tuple[int | None, int]:

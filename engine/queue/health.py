@@ -1,0 +1,50 @@
+"""How the fleet's own parts fare, as the database knows it: services, sweeps, lanes, jobs that nobody could take."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from engine.queue.family import FAMILIES
+from engine.store import Db
+
+COUNT_CAP = 100_000
+
+
+def services(db: Db) -> list[dict[str, Any]]:
+    """Orchestrators, schedulers, recorders, supervisors, web: each with ``age_s``, how long it has been silent."""
+    rows = db.all(
+        "select kind, box, incarnation, pid, version, is_leader, last_seen, last_error, detail from services "
+        "order by kind, box, last_seen"
+    )
+    return _aged(rows, db.now())
+
+
+def lanes(db: Db) -> list[dict[str, Any]]:
+    """Every lane's heartbeat with ``age_s``. Those that ended in order say ``stopping``."""
+    rows = db.all(
+        "select box, queue, project, state, slots, busy, last_seen, flagged_dead_at, last_exit_code, last_exit_reason, "
+        "detail from worker_heartbeats order by box, queue, project"
+    )
+    return _aged(rows, db.now())
+
+
+def unplaceable(db: Db) -> dict[str, int]:
+    """Queued jobs that no live slot could hold, by reason; counting stops at 100,000."""
+    counts: dict[str, int] = {}
+    for family in FAMILIES:
+        for due in ("run_after is null", "run_after is not null"):  # each is the condition of an index
+            for row in db.all(
+                f"select why, count(*) as n from (select unplaceable_reason as why from {family.table} "
+                f"where status = 'queued' and {due} and unplaceable_reason is not null limit {{cap}}) u group by why",
+                cap=COUNT_CAP,
+            ):
+                counts[row["why"]] = counts.get(row["why"], 0) + row["n"]
+    return counts
+
+
+def _aged(rows: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
+    for row in rows:
+        row["age_s"] = max(0.0, (now - row["last_seen"]).total_seconds())
+        row["detail"] = row["detail"] if isinstance(row["detail"], dict) else {}
+    return rows
