@@ -23,6 +23,8 @@ from engine.registry import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from engine.queue.enqueue import Job
     from engine.store import Db
 
@@ -36,12 +38,14 @@ __all__ = [
     "complete_job",
     "configure",
     "cordon",
+    "downgrade_host",
     "enqueue_ingest_job",
     "enqueue_many",
     "fleet_snapshot",
     "ingest_task",
     "job_log",
     "kill_job",
+    "migrate_host",
     "node",
     "park",
     "preload_model",
@@ -88,6 +92,32 @@ def register_schedule(
     from engine.scheduler.entries import register
 
     register(name, cron, task_name, queue, args, tz, misfire, jitter_s)
+
+
+def migrate_host(directory: str | Path, ledger: str) -> list[int]:
+    """Apply a host's own migrations to the configured database, beside ours; the versions applied. Idempotent.
+
+    ``directory`` holds ``postgres/`` and ``sqlite/`` with ``NNNN_name.sql`` and ``NNNN_name.down.sql``; ``ledger`` is the
+    table that records them. Safe from many processes at once, as :func:`bootstrap`. Raises ConfigError, SchemaMismatch.
+    """
+    from pathlib import Path
+
+    from engine.store import open_store
+    from engine.store.migrate import check_host_chain, migrate
+
+    check_host_chain(Path(directory), ledger)
+    return migrate(open_store(), directory=Path(directory), ledger=ledger)
+
+
+def downgrade_host(directory: str | Path, ledger: str, to_version: int = 0) -> list[int]:
+    """Take back a host's own migrations above ``to_version``, newest first; the versions taken back."""
+    from pathlib import Path
+
+    from engine.store import open_store
+    from engine.store.migrate import check_host_chain, downgrade
+
+    check_host_chain(Path(directory), ledger)
+    return downgrade(open_store(), to_version, directory=Path(directory), ledger=ledger)
 
 
 def submit_run(

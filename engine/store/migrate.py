@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 
 from engine import config
-from engine.errors import ReadOnlyStore, SchemaMismatch, StoreUnavailable
+from engine.errors import ConfigError, ReadOnlyStore, SchemaMismatch, StoreUnavailable
 from engine.store.connect import Store
 from engine.store.db import Db
 
@@ -28,6 +28,7 @@ LEDGER = "engine_schema_version"
 CODE_LEVEL = 1
 
 _FILE = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_LEDGER_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _MIN_CODE = re.compile(r"^-- min_code: (\d+)$", re.M)
 
 
@@ -88,6 +89,16 @@ def migrate(store: Store, *, directory: Path | None = None, ledger: str = LEDGER
             applied.append(migration.version)
             log.info("migrated to %04d %s", migration.version, migration.name)
     return applied
+
+
+def check_host_chain(directory: Path, ledger: str) -> None:
+    """Refuse what cannot be a host's own chain: a ledger that is no name or is ours. Raises ConfigError."""
+    if not isinstance(ledger, str) or not _LEDGER_NAME.fullmatch(ledger):
+        raise ConfigError(f"ledger {ledger!r} is not a table name (lowercase letters, digits, _; at most 63)")
+    if ledger == LEDGER:
+        raise ConfigError(f"ledger {ledger!r} is Flight Deck's own; a host's chain needs another name")
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory; it holds postgres/ and sqlite/ with NNNN_name.sql files")
 
 
 def downgrade(store: Store, to_version: int, *, directory: Path | None = None, ledger: str = LEDGER) -> list[int]:
