@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -117,9 +120,15 @@ def add_schedule(schedule: Schedule) -> None:
 
 
 def load_app(app: str | None = None) -> None:
-    """Import the host module that registers everything (``--app``, FLIGHTDECK_APP), then run the model hook."""
+    """Import the host module that registers everything (``--app``, FLIGHTDECK_APP), then run the model hook.
+
+    The working directory is searched last, as it is for a lane's executors.
+    """
     name = app or config.get("app")
     if name:
+        with contextlib.suppress(FileNotFoundError):  # this directory was removed
+            if not {"", os.getcwd()} & set(sys.path):
+                sys.path.append(os.getcwd())
         try:
             importlib.import_module(str(name))
         except ModuleNotFoundError as error:

@@ -41,49 +41,60 @@ class Timetable:
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """Every tick later than ``moment``, in order, each once. Ends when there is none for fifty years."""
-        last = moment
-        for tick in self._wall_ticks(moment) if self.by_wall_clock else self._rhythm_ticks(moment):
+        last, second = moment, moment.astimezone(UTC).replace(microsecond=0)
+        for tick in self._wall_ticks(second) if self.by_wall_clock else self._rhythm_ticks(second):
             if tick > last:  # a gap makes several wall times one moment; a start in a repeated hour sees its first half
                 last = tick
                 yield tick
 
+    # The iterator works on wall times without a zone; what the zone's clocks do is decided here.
+
     def _wall_ticks(self, moment: datetime) -> Iterator[datetime]:
-        # The iterator works on wall times without a zone: it knows neither gaps nor repetitions.
-        for wall in CronSim(self.cron, moment.astimezone(self.zone).replace(tzinfo=None, fold=0)):
+        for wall in CronSim(self.cron, moment.astimezone(self.zone).replace(tzinfo=None)):
             tick = wall.replace(tzinfo=self.zone).astimezone(UTC)
-            if tick.astimezone(self.zone).replace(tzinfo=None) != wall:
-                tick = _end_of_gap(wall, self.zone)
+            if tick.astimezone(self.zone).replace(tzinfo=None) != wall:  # left out: fold=1 lies before the change
+                before = wall.replace(tzinfo=self.zone, fold=1).astimezone(UTC)
+                tick = _first_change(self.zone, before, tick) or tick
             yield tick
 
     def _rhythm_ticks(self, moment: datetime) -> Iterator[datetime]:
-        # In UTC and back, so that both halves of a repeated hour come.
-        sim = CronSim(self.cron, moment.astimezone(self.zone))
-        for wall in sim:
-            tick = wall.astimezone(UTC)
-            real = tick.astimezone(self.zone)
-            if real != wall and not _matches(sim, real):
-                continue  # the iterator starts every day at midnight, also where that is in a gap
-            yield tick
+        """Wall time by one offset until the zone changes it, then on from there by the next."""
+        begin = moment  # from here on the offset holds
+        while True:
+            offset = _offset(self.zone, begin)
+            for wall in CronSim(self.cron, (moment + offset).replace(tzinfo=None)):
+                tick = wall.replace(tzinfo=UTC) - offset
+                change = _first_change(self.zone, begin, tick)
+                if change is not None:
+                    begin, moment = change, change - timedelta(seconds=1)
+                    break
+                begin = tick
+                yield tick
+            else:
+                return
 
 
-def _matches(sim: CronSim, moment: datetime) -> bool:
-    return moment.hour in sim.hours and moment.minute in sim.minutes and moment.second in sim.seconds
+def _offset(zone: tzinfo, moment: datetime) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
 
 
-def _end_of_gap(wall: datetime, zone: tzinfo) -> datetime:
-    """The moment at which the clocks went forward over ``wall``."""
-    # fold=0 reads the wall time by the offset before the change, fold=1 by the one after it: between them it lies.
-    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
-    after = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    offset = before.astimezone(zone).utcoffset()
-    low, high = 0, int((after - before).total_seconds())
-    while low < high:
-        middle = (low + high) // 2
-        if (before + timedelta(seconds=middle)).astimezone(zone).utcoffset() == offset:
-            low = middle + 1
-        else:
-            high = middle
-    return before + timedelta(seconds=low)
+def _first_change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
+    """The first moment of (begin, end] at which the clocks of ``zone`` are set, to the second; None: they are not."""
+    offset = _offset(zone, begin)
+    same, looked = begin, begin
+    while looked < end:
+        looked = min(looked + timedelta(days=1), end)
+        if _offset(zone, looked) != offset:
+            changed = looked
+            while changed - same > timedelta(seconds=1):
+                middle = same + timedelta(seconds=(changed - same) // timedelta(seconds=2))
+                if _offset(zone, middle) == offset:
+                    same = middle
+                else:
+                    changed = middle
+            return changed
+        same = looked
+    return None
 
 
 @lru_cache(maxsize=4096)
