@@ -39,17 +39,14 @@ def processes() -> dict[int, tree.Stat]:
     return {pid: stat for pid, stat in found.items() if stat is not None and not stat.over}
 
 
-def members(table: Mapping[int, tree.Stat], target: tree.Target, lane: int) -> frozenset[int]:
-    """The executor, what descends from it, and orphans of it that the lane took over (they carry its cookie)."""
+def members(table: Mapping[int, tree.Stat], target: tree.Target) -> frozenset[int]:
+    """The executor and what descends from it; it is a subreaper, so that its orphans do, too."""
     if target.pid not in table:
         return frozenset()
     children: dict[int, list[int]] = {}
     for pid, stat in table.items():
         children.setdefault(stat.parent, []).append(pid)
     todo = [target.pid]
-    for pid in children.get(lane, ()):
-        if pid != target.pid and (tree.cookie_of(pid) or "").startswith(target.cookie):
-            todo.append(pid)
     found: set[int] = set()
     while todo:
         pid = todo.pop()
@@ -75,7 +72,7 @@ class Meter:
         return {target.cookie: self._one(table, target, sockets) for target in targets}
 
     def _one(self, table: Mapping[int, tree.Stat], target: tree.Target, sockets: Mapping[int, float] | None) -> Use:
-        pids = members(table, target, self._lane)
+        pids = members(table, target)
         if not pids:
             return Use(pids, None, None)
         now = counters(table, pids, sockets)

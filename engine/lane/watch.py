@@ -275,4 +275,6 @@ class Watch:
     @property
     def has_rows_to_write(self) -> bool:
         """Whether a job ahead has begun and its row does not say so, or a suspicion is to be told."""
-        return bool(self._suspicions) or any(held is not None and not held.begun_written for held in (slot.running for slot in self._crew.slots))
+        return bool(self._suspicions) or any(
+            held is not None and not held.begun_written for held in (slot.running for slot in self._crew.slots)
+        )

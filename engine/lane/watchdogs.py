@@ -18,7 +18,6 @@ from engine.lane import exits
 
 AWAY_S = 5.0  # a lane whose loop comes round later than this stood still: what it did not see is nobody's fault
 FEWEST_LOOKS = 5  # in a window, however short
-_SILENT_S = 10.0  # so long a suspicion waits for readings
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,11 @@ class Limits:
     def furthest(self) -> float:
         """Two readings further apart than this leave a gap in a window."""
         return 3 * self.probe_seconds + 0.5
+
+    @property
+    def patience(self) -> float:
+        """So long a suspicion waits for readings that do not come."""
+        return max(2.0, 5 * self.probe_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,7 @@ class Vigil:
             if silent_s > limits.stall_seconds:
                 self._suspected_at, self._samples, self._next_look = now, [], now
             return None
-        if now - self._suspected_at > limits.stall_samples * limits.stall_sample_gap + _SILENT_S:
+        if now - self._suspected_at > limits.stall_samples * limits.stall_sample_gap + limits.patience:
             return self._dismiss(now, last_beat, "no reading of its GPU")
         return None
 

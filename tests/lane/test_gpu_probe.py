@@ -249,18 +249,17 @@ def spins(pid: int, ticks: int = 1, seen: dict[int, int] = {}) -> bool:  # noqa:
     return False
 
 
-def test_children_count_and_so_do_orphans_with_the_cookie(processes: Processes) -> None:
-    parent = processes.spawn(
-        [sys.executable, "-c", f"import subprocess; subprocess.run({SLEEP!r})"], env={tree.COOKIE: COOKIE}
-    )
-    orphan = processes.spawn(SLEEP, env={tree.COOKIE: COOKIE})  # its parent is the lane, which is this process
+def test_children_count_and_strangers_do_not(processes: Processes) -> None:
+    parent = processes.spawn([sys.executable, "-c", f"import subprocess; subprocess.run({SLEEP!r})"])
     stranger = processes.spawn(SLEEP)
     meter = Meter(os.getpid())
     target = tree.Target(parent.pid, COOKIE)
-    pids = eventually(lambda: len(found := meter.read([target])[COOKIE].pids) == 3 and found, what="three of them")
-    assert {parent.pid, orphan.pid} < pids and stranger.pid not in pids
+    pids = eventually(lambda: len(found := meter.read([target])[COOKIE].pids) == 2 and found, what="two of them")
+    assert parent.pid in pids and stranger.pid not in pids
+    (child,) = pids - {parent.pid}
     parent.kill()
     parent.wait(10)
+    os.kill(child, signal.SIGKILL)
     assert meter.read([target])[COOKIE] == Use(frozenset(), None, None), "an executor that is gone is unknown"
 
 

@@ -208,7 +208,8 @@ def test_a_cancel_is_heeded_or_else_the_executor_is_killed(
     assert ended(db, heeds)["status"] == "cancelled"
     assert ended(db, ignores)["status"] == "cancelled"
     gone(stubborn)
-    assert "did not stop" in history(db, ignores)[-1]["detail"]["reason"]
+    evidence = history(db, ignores)[-1]["detail"]
+    assert "did not stop" in evidence["reason"] and "touch_and_wait" in evidence["stack"]
     again = add(db, "noop")
     assert ended(db, again)["status"] == "completed"
     stop(lane)
@@ -219,7 +220,7 @@ def test_over_its_budget_a_job_is_tripped_and_goes_back(store: Store, db: Db, pr
     job = add(db, "nap_briefly", {"seconds": 60.0})
     trip = eventually(lambda: history(db, job))[0]
     assert (trip["event_type"], trip["cause"], trip["exit_code"]) == ("requeued", "trip", 75)
-    assert trip["detail"]["budget_s"] == 0.5
+    assert trip["detail"]["budget_s"] == 0.5 and "in nap" in trip["detail"]["stack"]
     assert row(db, job)["watchdog_retries"] >= 1
     stop_with_running_job(lane, db)
 

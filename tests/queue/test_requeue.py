@@ -48,7 +48,7 @@ def test_a_more_urgent_priority_is_kept(db: Db) -> None:
     assert job(db, job_id)["priority"] == 3
 
 
-@pytest.mark.parametrize(("cause", "cap"), [("executor_died", 3), ("lane_lost", 5)])
+@pytest.mark.parametrize(("cause", "cap"), [("executor_died", 3), ("trip", 3), ("lane_lost", 5)])
 def test_a_poison_job_fails_at_the_cap_with_its_last_reason(db: Db, cause: str, cap: int) -> None:
     config.configure(shun_seconds=0)
     run = add_run(db)
