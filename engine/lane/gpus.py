@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from engine.lane import device_lock, devices
@@ -84,7 +84,7 @@ class Gpus:
         one slot of a device asks at a time.
         """
         ready = self._one_of_each(
-            [slot for slot in sorted(idle, key=lambda each: each.model is None) if self.locks.ours(slot.device.key)]
+            [slot for slot in sorted(idle, key=lambda each: each.model is None) if self._ours(slot)]
         )
         may_come = [slot for slot in idle if self.locks.state(slot.device.key) != device_lock.WAITING]
         cold = [slot for slot in may_come if slot.model is None]
@@ -110,6 +110,17 @@ class Gpus:
             for asks in (own, first, last)
             for (kind, loaded, models), slots in asks.items()
         ]
+
+    def remaining(self, ask: Ask) -> Ask | None:
+        """What is left of a claim when its turn comes: for slots still idle, and without models that are warm in other
+        idle slots, which ask for those themselves. None: nothing."""
+        slots = tuple(slot for slot in ask.slots if slot.idle)
+        theirs = {slot.model for slot in self.slots if slot.idle and slot not in slots and self._ours(slot)}
+        models = tuple(model for model in ask.models if model == ask.loaded or model not in theirs)
+        return replace(ask, slots=slots, models=models) if slots else None
+
+    def _ours(self, slot: Slot) -> bool:
+        return self.locks.ours(slot.device.key)
 
     def _one_of_each(self, slots: Sequence[Slot]) -> list[Slot]:
         """One slot of each device that several share and whose memory is known; all others."""

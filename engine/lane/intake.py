@@ -84,12 +84,12 @@ class Intake:
         )
 
     def still_free(self, asked: tuple[ClaimRequest, Ask | None]) -> tuple[ClaimRequest, Ask | None] | None:
-        """The claim for those of its slots that an earlier one has left idle; None: there are none."""
+        """A claim as it is after those before it; None: it is no longer due."""
         request, ask = asked
-        if ask is None:
+        if ask is None or self._gpus is None:
             return asked
-        slots = tuple(slot for slot in ask.slots if slot.idle)
-        return (replace(request, n=len(slots)), replace(ask, slots=slots)) if slots else None
+        left = self._gpus.remaining(ask)
+        return (replace(request, n=len(left.slots), models=left.models), left) if left is not None else None
 
     # --- hand-over ---
 
