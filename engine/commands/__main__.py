@@ -12,6 +12,7 @@ MODULES = {
     "queue-recorder": "recorder",
     "queue-scheduler": "scheduler",
     "queue-worker-control": "worker_control",
+    "queue-worker-supervisor": "supervisor",
 }
 
 

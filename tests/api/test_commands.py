@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from engine.commands import broker, worker_control
+from engine.commands import broker, supervisor, worker_control
 from engine.commands.options import run_app
 from engine.queue.controls import order_for
 from engine.store import Db, Store
@@ -21,7 +21,12 @@ from engine.store.migrate import downgrade, required_version
 from flightdeck.cli import cli
 from tests.support import ROOT, Processes, command
 
-APPS = {"queue-broker": broker.app, "queue-worker-control": worker_control.app, "flightdeck": cli}
+APPS = {
+    "queue-broker": broker.app,
+    "queue-worker-control": worker_control.app,
+    "queue-worker-supervisor": supervisor.app,
+    "flightdeck": cli,
+}
 
 Run = tuple[int, str, str]
 
@@ -236,6 +241,8 @@ def test_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> N
         ("flightdeck", "demo", "--help"),
         ("flightdeck", "up", "--help"),
         ("flightdeck", "snapshot", "--help"),
+        ("flightdeck", "doctor", "--help"),
+        ("queue-worker-supervisor", "--help"),
     ):
         code, out, _ = run(capsys, *args)
         assert code == 0 and "Example:" in out, args
