@@ -105,7 +105,7 @@ class Plan:
             look *= 2
         return Plan(
             look,
-            bands=request.host_priority < 0 or (request.by_model and _exact_due(db)),
+            bands=request.host_priority < 0 or (request.by_model and _exact_due(db, request)),
             plain=not request.by_model
             and request.host_priority >= 0
             and time.monotonic() >= _classes_until.get(db, 0.0),
@@ -123,16 +123,17 @@ class Plan:
 _classes_until: WeakKeyDictionary[Db, float] = WeakKeyDictionary()
 
 
-# When a connection last made an exact claim by model. The cheap form looks at the head of each model's rows and can
+# When a connection last made an exact claim by model, for slots of one kind (others are not offered the same rows). The cheap form looks at the head of each model's rows and can
 # overlook an aged job behind a more urgent band of its own model; the exact form opens every band (twice the cost).
-_exact_at: WeakKeyDictionary[Db, float] = WeakKeyDictionary()
+_exact_at: WeakKeyDictionary[Db, dict[tuple[str | None, tuple[str, ...]], float]] = WeakKeyDictionary()
 
 
-def _exact_due(db: Db) -> bool:
-    now = time.monotonic()
-    if now - _exact_at.get(db, float("-inf")) < EXACT_EVERY_S:
+def _exact_due(db: Db, request: ClaimRequest) -> bool:
+    now, kind = time.monotonic(), (request.loaded_model, request.wanted_models)
+    made = _exact_at.setdefault(db, {})
+    if now - made.get(kind, float("-inf")) < EXACT_EVERY_S:
         return False
-    _exact_at[db] = now
+    made[kind] = now
     return True
 
 

@@ -17,7 +17,10 @@ from engine.lane.gpus import Gpus as Policy
 from engine.lane.models import WarmModel
 from engine.lane.slot import Slot, Spec
 from engine.queue import models
+from engine.queue.claim import ClaimRequest, claim
+from engine.queue.workers import Worker
 from engine.store import Db, Store
+from engine.store.locks import new_incarnation
 from tests.fakes.gpus import Gpus, card
 from tests.lane.fleet import ended, stop
 from tests.lane.gpu_fleet import TABLE, Diary, done, gpu_lane, lane_row, put
@@ -205,6 +208,21 @@ def test_slots_of_one_device_share_its_memory(tmp_path: Path) -> None:
     first.model = "huge"
     assert made.fits(second) == ("a", "b") and made.capacity(second) == ("a", "b", "huge")
     assert not made.may_run(second, "huge") and made.may_run(first, "huge")
+
+
+def test_slots_of_different_kinds_each_find_an_aged_job_in_time(db: Db) -> None:
+    """One that waits behind younger jobs of a more urgent band of its own model, found by an exact look every 10 s."""
+    worker = Worker("b1", "gpu", "", new_incarnation())
+    aged = put(db, "cold", priority=500)
+    db.run("update workflow_node_jobs set created_at = {at} where id = {id}", id=aged, at=db.now() - timedelta(days=1))
+    for _ in range(20):
+        put(db, "cold", priority=1)
+    warm = [put(db, "warm", priority=400) for _ in range(2)]
+    without = ClaimRequest(worker, 1, 600.0, models=(), free_rows=True)
+    with_models = ClaimRequest(worker, 1, 600.0, models=("warm", "cold"), loaded_model="warm", free_rows=False)
+    assert claim(db, without) == [], "its exact look is its own"
+    assert [job.id for job in claim(db, with_models)] == [warm[0]]
+    assert [job.id for job in claim(db, replace(with_models, models=("cold",)))] == [aged]
 
 
 # --- lanes ---
