@@ -6,72 +6,14 @@ import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine.dag.runs import submit_run
 from engine.store import Db, Store
-from tests.dag.steps import chain, run_row, statuses
-from tests.support import Processes, command, eventually
-
-
-class Fleet:
-    """Real processes on one store, and the file in which nodes write down that they ran."""
-
-    def __init__(self, store: Store, db: Db, processes: Processes, directory: Path) -> None:
-        self.store, self.db, self.processes, self.directory = store, db, processes, directory
-        self.notes = directory / "notes"
-
-    def orchestrator(self) -> subprocess.Popen[bytes]:
-        return self.processes.spawn(
-            command("queue-orchestrator", "--db", self.store.url, "--box", "head"),
-            env={"FLIGHTDECK_LEADER_UP_SECONDS": "1"},
-        )
-
-    def lane(self, queue: str, box: str, slots: int = 2) -> subprocess.Popen[bytes]:
-        return self.processes.spawn(
-            [
-                *command("queue-claim-worker", "--db", self.store.url, "--queue", queue, "--box", box),
-                *("--slots", str(slots), "--app", "tests.apps.graph_nodes"),
-            ]
-        )
-
-    def node(self, node_id: str, depends_on: tuple[str, ...] = (), held: bool = False, **fields: Any) -> dict[str, Any]:
-        inputs: dict[str, Any] = {"path": str(self.notes), "name": node_id}
-        inputs |= {f"from_{other}": {"$from": f"{other}.name"} for other in depends_on}
-        if held:
-            inputs["wait_for"] = str(self.gate(node_id))
-        return {"id": node_id, "node": "note", "depends_on": list(depends_on), "inputs": inputs, **fields}
-
-    def gate(self, node_id: str) -> Path:
-        return self.directory / f"go-{node_id}"
-
-    def diamond(self, held: str = "") -> int:
-        """A submitted diamond; the nodes in ``held`` wait for their gate."""
-        return submit_run(
-            self.db,
-            chain(
-                self.node("a", held="a" in held),
-                self.node("b", ("a",), held="b" in held),
-                self.node("c", ("a",), held="c" in held, gpu=True, model_free=True),
-                self.node("d", ("b", "c"), held="d" in held),
-                name="diamond",
-            ),
-        )
-
-    def ran(self) -> Counter[str]:
-        """How often each node was started."""
-        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
-        return Counter(line.split()[0] for line in lines)
-
-    def status(self, run_id: int, node_id: str) -> str | None:
-        return statuses(self.db, run_id).get(node_id)
-
-    def completed(self, run_id: int) -> bool:
-        status = run_row(self.db, run_id)["status"]
-        assert status in ("queued", "running", "completed"), run_row(self.db, run_id)["error"]
-        return bool(status == "completed")
+from tests.dag.fleet import Fleet
+from tests.dag.steps import chain, run_row
+from tests.support import Processes, eventually
 
 
 @pytest.fixture
@@ -97,6 +39,8 @@ def test_a_diamond_over_cpu_and_gpu_lanes_merges_once(fleet: Fleet) -> None:
     assert fleet.db.value("select count(*) from job_events where event_type = 'completed'") == 4
     row = run_row(fleet.db, run_id)
     assert row["created_at"] <= row["started_at"] <= row["finished_at"]
+    # Each end wrote its own event: a run whose events are missing is moved on by a sweep, five seconds later.
+    assert fleet.outbox(run_id) == Counter(dict.fromkeys([(node_id, "completed") for node_id in "abcd"], 1))
 
 
 def test_a_lane_killed_before_its_commit_costs_one_attempt_of_one_node(fleet: Fleet) -> None:
@@ -113,6 +57,7 @@ def test_a_lane_killed_before_its_commit_costs_one_attempt_of_one_node(fleet: Fl
     assert fleet.ran() == Counter("abbcd")
     assert fleet.db.value("select losses from workflow_node_jobs where node_id = 'b'") == 1
     assert fleet.db.value("select claimed_box from workflow_node_jobs where node_id = 'b'") == "box2"
+    assert fleet.outbox(run_id) == Counter(dict.fromkeys([(node_id, "completed") for node_id in "abcd"], 1))
 
 
 def test_an_executor_killed_before_its_commit_costs_one_attempt_of_one_node(fleet: Fleet) -> None:
