@@ -36,19 +36,21 @@ log = logging.getLogger("engine.lane.executor")
 _F_SETSIG = 10
 
 
-def die_with_lane(life_fd: int, lane_pid: int) -> None:
+def die_with_lane(life_fd: int, parent_pid: int | None) -> None:
     """Arrange that the kernel kills this process group when the lane's end of the life pipe closes.
 
-    Works with the GIL held, or stopped; the parent-death signal is there for user code that closes descriptors.
+    Works with the GIL held, or stopped. For user code that closes descriptors there is the guard, which started this
+    process and kills what is below it; without one, when ``parent_pid`` is the lane's, the parent-death signal.
     """
     fcntl.fcntl(life_fd, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(life_fd, fcntl.F_SETOWN, -os.getpgid(0))
     fcntl.fcntl(life_fd, fcntl.F_SETFL, fcntl.fcntl(life_fd, fcntl.F_GETFL) | os.O_ASYNC)
     os.set_inheritable(life_fd, False)
-    tree.die_with_parent()
+    if parent_pid is not None:
+        tree.die_with_parent()
     poller = select.poll()
     poller.register(life_fd, select.POLLIN)
-    if os.getppid() != lane_pid or any(events & select.POLLHUP for _, events in poller.poll(0)):
+    if (parent_pid is not None and os.getppid() != parent_pid) or any(events & select.POLLHUP for _, events in poller.poll(0)):
         os._exit(0)  # it died before all of this was set up
 
 
@@ -257,6 +259,7 @@ class Executor:
     def _tidy(self) -> None:
         """What a job changed of its process and did not put back must not fail the next one, which is not to blame."""
         signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that it set
+        self._reap()
         with contextlib.suppress(OSError):
             os.chdir(self.home)  # a working directory that may be gone by now
         if (
@@ -271,6 +274,15 @@ class Executor:
             if err.closed:
                 err = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             self.streams = sys.stdout, sys.stderr = out, err
+
+    @staticmethod
+    def _reap() -> None:
+        """Collect the ends of children that jobs left behind, and of orphans of those; unless a thread may wait for one."""
+        if threading.active_count() > 2:
+            return
+        with contextlib.suppress(OSError):
+            while (seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                os.waitpid(seen.si_pid, os.WNOHANG)
 
     def _call(self, frame: protocol.Frame, head: Mapping[str, Any]) -> tuple[str, bytes]:
         """(completed, result JSON) or (failed, error text)."""
@@ -372,7 +384,8 @@ def describe(error: BaseException) -> str:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    die_with_lane(int(options["life_fd"]), int(options["lane_pid"]))
+    tree.become_subreaper()  # what a job leaves behind stays below this process, and is found there
+    die_with_lane(int(options["life_fd"]), options["parent_pid"])
     faulthandler.enable(all_threads=True)
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the lane asks for stacks before it kills on a trip
     logging.basicConfig(

@@ -1,10 +1,11 @@
-"""Killing an executor with everything it started, and the guard that does so when the lane itself was killed.
+"""Killing an executor with everything it started.
 
-Only the standard library: this file also runs as a program (the guard), without the rest of the house.
+Only the standard library: the guard's program (nursery.py) uses this too, without the rest of the house.
 
-Four nets, because each has a hole: the process group (a child may leave it), the parents (an orphan has none), the
-environment cookie (a child may clean its environment), and the lane as subreaper (orphans become its children, so that
-they can be told from strangers). Signals go through pidfds, so that a recycled pid is never hit.
+Several nets, because each has a hole: the process group (a child may leave it), the parents (an executor is a subreaper,
+so orphans stay below it while it lives, and below the guard when it does not), the environment cookie (a child may
+clean its environment), the control group (not everybody may make one). Signals go through pidfds, so that a recycled
+pid is never hit.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
-import sys
-import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+
+if __name__ == "tree":
+    import cgroup  # type: ignore[import-not-found]
+else:
+    from engine.lane import cgroup
 
 COOKIE = "FLIGHTDECK_SLOT"  # <incarnation>.<slot>.<count>; the guard looks for <incarnation>.
 _PR_SET_PDEATHSIG = 1
@@ -27,10 +30,11 @@ _PF_EXITING = 0x4
 
 @dataclass(frozen=True)
 class Target:
-    """An executor to kill: its pid (also its process group) and its cookie."""
+    """An executor to kill: its pid (also its process group), its cookie, its control group if it has one."""
 
     pid: int
     cookie: str
+    group: str | None = None
 
 
 def prctl(option: int, value: int) -> bool:
@@ -53,12 +57,13 @@ def die_with_parent() -> bool:
 
 @dataclass(frozen=True)
 class Stat:
-    """What /proc/PID/stat says; ``started`` in clock ticks since boot."""
+    """What /proc/PID/stat says; ``started`` in clock ticks since boot, ``status`` as waitpid gives it (once it is dead)."""
 
     state: str
     parent: int
     flags: int
     started: int
+    status: int = 0
 
     @property
     def over(self) -> bool:
@@ -73,7 +78,7 @@ def stat_of(pid: int) -> Stat | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]))
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[6]), int(fields[19]), int(fields[49]))
 
 
 def is_exiting(pid: int) -> bool:
@@ -95,7 +100,7 @@ def cookie_of(pid: int) -> str | None:
     return None
 
 
-def _table() -> dict[int, Stat]:
+def processes() -> dict[int, Stat]:
     """Every process there is now."""
     found = {int(name): stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     return {pid: stat for pid, stat in found.items() if stat is not None}
@@ -109,6 +114,12 @@ def _kill(pid: int) -> None:
             signal.pidfd_send_signal(fd, signal.SIGKILL)
         finally:
             os.close(fd)
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL for each."""
+    for pid in pids:
+        _kill(pid)
 
 
 def _kill_if(pid: int, prefixes: tuple[str, ...]) -> bool:
@@ -128,7 +139,8 @@ def _kill_if(pid: int, prefixes: tuple[str, ...]) -> bool:
         os.close(fd)
 
 
-def _descendants(table: dict[int, Stat], roots: Collection[int]) -> list[int]:
+def descendants(table: dict[int, Stat], roots: Collection[int]) -> list[int]:
+    """What these have started, and what that has; the roots are not in it."""
     children: dict[int, list[int]] = {}
     for pid, stat in table.items():
         children.setdefault(stat.parent, []).append(pid)
@@ -151,7 +163,7 @@ def sweep(prefixes: Iterable[str], spare: Collection[int] = (), since: int = 0, 
     strangers: set[tuple[int, int]] = set()
     for _ in range(rounds):
         found = 0
-        for pid, stat in _table().items():
+        for pid, stat in processes().items():
             if (
                 pid in spare
                 or pid == os.getpid()
@@ -176,15 +188,17 @@ def kill_trees(targets: Collection[Target]) -> None:
     if not targets:
         return
     roots = [target.pid for target in targets]
-    table = _table()
-    below = _descendants(table, roots)  # while they still have their parents
+    table = processes()
+    below = descendants(table, roots)  # while they still have their parents
+    for target in targets:
+        if target.group:
+            cgroup.kill(target.group)
     for pid in roots:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)  # had it no group of its own yet
-    for pid in below:
-        _kill(pid)
+    kill_all(below)
     since = min((table[pid].started for pid in roots if pid in table), default=0)
     sweep([target.cookie for target in targets], spare=roots, since=since)
 
@@ -192,7 +206,7 @@ def kill_trees(targets: Collection[Target]) -> None:
 def reap_orphans(known: Collection[int]) -> int:
     """Collect ended processes that we adopted as subreaper, each by its own pid; ``known`` children are left alone."""
     reaped = 0
-    for pid, stat in _table().items():
+    for pid, stat in processes().items():
         if pid not in known and stat.parent == os.getpid() and stat.state == "Z":
             with contextlib.suppress(OSError):
                 os.waitpid(pid, os.WNOHANG)
@@ -205,32 +219,12 @@ def kill_adopted(known: Collection[int], rounds: int = 5) -> int:
     behind in a session of its own and without our cookie (a daemon): as subreaper we are its parent. How many."""
     killed = 0
     for _ in range(rounds):
-        table = _table()
+        table = processes()
         roots = [
             pid for pid, stat in table.items() if stat.parent == os.getpid() and pid not in known and not stat.over
         ]
         if not roots:
             break
-        for pid in [*roots, *_descendants(table, roots)]:
-            _kill(pid)
+        kill_all([*roots, *descendants(table, roots)])
         killed += len(roots)
     return killed
-
-
-def guard(life_fd: int, prefix: str) -> None:
-    """Wait for the lane's end of the pipe to close, then kill whatever still carries the lane's cookie."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    poller = select.poll()
-    poller.register(life_fd, select.POLLIN)
-    while not any(events & (select.POLLHUP | select.POLLERR) for _, events in poller.poll()):
-        os.read(life_fd, 4096)
-    for _ in range(20):  # a process may be forking while it is swept: look again until nothing is found twice
-        if not sweep([prefix]):
-            time.sleep(0.05)
-            if not sweep([prefix]):
-                return
-
-
-if __name__ == "__main__":
-    guard(int(sys.argv[1]), sys.argv[2])

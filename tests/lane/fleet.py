@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
+from engine.lane import tree
 from engine.store import Db, Store
 from tests.support import Processes, command, eventually
 
@@ -120,15 +120,6 @@ def stop(process: subprocess.Popen[bytes], expected: int = 0) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the processes that ``pid`` started and that still run."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid and fields[0] not in "ZX":
-                found.append(int(name))
-    return found
+    """Pids of the processes that ``pid`` started, and those that these did (a lane's guard starts its executors)."""
+    table = tree.processes()
+    return [child for child in tree.descendants(table, [pid]) if table[child].state not in "ZX"]
