@@ -15,7 +15,9 @@ from engine.errors import StoreUnavailable
 from engine.orchestrator import loop
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.loop import run_orchestrator
+from engine.queue.workers import Worker, beat
 from engine.store import Db, Store
+from engine.store.locks import new_incarnation
 from tests.dag.steps import DIAMOND, Hands, run_row, statuses
 from tests.support import Processes, RefusingServer, command, eventually
 
@@ -207,3 +209,25 @@ def test_a_frozen_leader_loses_the_lead(pg_store: Store, monkeypatch: pytest.Mon
         assert not frozen.leads
         frozen.leave()
         other.leave()
+
+
+def test_a_job_that_no_live_slot_could_hold_is_flagged_and_unflagged(
+    store: Store, db: Db, processes: Processes
+) -> None:
+    processes.spawn(
+        command("queue-orchestrator", "--db", store.url, "--box", "head"), env={"FLIGHTDECK_UNPLACEABLE_AFTER": "0.5"}
+    )
+    submit_run(db, {"nodes": [{"id": "a", "node": "work", "gpu": True, "model": "big"}]})
+
+    def why() -> str | None:
+        return db.value("select unplaceable_reason from workflow_node_jobs")  # type: ignore[no-any-return]
+
+    assert eventually(why) == "no live lane of queue gpu"
+    worker = Worker("box1", "gpu", "", new_incarnation())
+    beat(db, worker, state="running", slots=1, busy=0, models_known=["big"])
+    eventually(lambda: why() == "model big fits on no device of a live lane of queue gpu")
+    beat(db, worker, state="running", slots=1, busy=0, models_known=["big"], models_fit=["big"])
+    eventually(lambda: why() is None)
+    assert [row["detail"] for row in db.all("select detail from job_events where event_type = 'unplaceable'")] == [
+        {"reason": "no live lane of queue gpu"}
+    ]
