@@ -46,8 +46,6 @@ def main() -> int:
         print(f"[chaos {time.monotonic() - begun:4.0f} s] {line}", flush=True)
 
     try:
-        import tests.chaos.app  # noqa: F401  this process submits
-
         if options.plant:
             plant(options.plant)
         report = run(options, say)

@@ -108,7 +108,12 @@ def _transaction() -> Iterator[Any]:
         yield raw
 
 
-for task, attempts in ((plain, 1), (steps, 1), (effect, 4), (flaky, 6), (doomed, 2), (endure, 1)):
-    registry.register_ingest_task(task.__name__, task, max_attempts=attempts)
-for node in (source, branch, branch_effect, merge):
-    registry.register_node(node.__name__, node)
+def register() -> None:
+    """Make all of this known to this process."""
+    for task, attempts in ((plain, 1), (steps, 1), (effect, 4), (flaky, 6), (doomed, 2), (endure, 1)):
+        registry.register_ingest_task(task.__name__, task, max_attempts=attempts)
+    for node in (source, branch, branch_effect, merge):
+        registry.register_node(node.__name__, node)
+
+
+register()

@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.store import Store
 from engine.store.migrate import migrate
-from tests.chaos import audit, books, server
+from tests.chaos import app, audit, books, server
 from tests.chaos.client import Client, Gone
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Breach, Journal
@@ -67,6 +67,7 @@ class _Run:
         self.watch = books.Watch(self.store.lock_dir()) if self.store.kind == "sqlite" else None
 
     def whole(self) -> dict[str, Any]:
+        app.register()  # this process submits
         migrate(self.store)
         with self.store.connect("chaos") as db:
             if db.value("select count(*) as n from ingest_jobs") or db.value("select count(*) as n from workflow_runs"):

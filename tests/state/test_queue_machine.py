@@ -44,13 +44,13 @@ from tests.state.model import TERMINAL, Job, Told, row_of
 
 EXAMPLES = int(os.environ.get("STATE_EXAMPLES", "0"))
 SETTINGS = settings(
-    max_examples=EXAMPLES or 25,
+    max_examples=EXAMPLES or 20,
     stateful_step_count=40,
     deadline=None,
     database=None,
     derandomize=not EXAMPLES,
     suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, Phase.shrink),
+    phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
 )
 ENDINGS = ("completed", "failed", "cancelled", "requeued")
 PAST, FUTURE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
@@ -79,6 +79,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.project = new_incarnation()  # rows of other examples are other projects'
         self.jobs: dict[int, Job] = {}
         self.lanes: list[Lane] = []
+        self.attempts: list[tuple[Lane, ClaimedJob]] = []  # every claim that there ever was
         self.keys: dict[str, tuple[int, int]] = {}
         self.stale = 0  # late writes that were told
         self.skew_s = 0.0
@@ -91,6 +92,9 @@ class QueueMachine(RuleBasedStateMachine):
     def two_lanes(self) -> None:
         self.new_lane("default")
         self.new_lane("cpu")
+        for priority, attempts in ((100, 1), (100, 2), (50, 3)):
+            self.enqueue(priority=priority, attempts=attempts, key=None)
+        self.enqueue_run(priority=100, attempts=2, count=2)
 
     def new_lane(self, queue: str) -> None:
         worker = Worker(f"b{len(self.lanes)}", queue, self.project, new_incarnation())
@@ -114,13 +118,26 @@ class QueueMachine(RuleBasedStateMachine):
         finally:
             time.time = real
 
+    def any_held(self) -> bool:
+        return any(lane.held for lane in self.lanes)
+
+    def any_claimable(self) -> bool:
+        return any(job.claimable for job in self.jobs.values())
+
     def pick_job(self, n: int, *statuses: str) -> Job | None:
         found = [job for job in self.jobs.values() if not statuses or job.status in statuses]
         return found[n % len(found)] if found else None
 
     def pick_held(self, n: int) -> tuple[Lane, ClaimedJob] | None:
+        """Mostly an attempt that its lane believes in, now and then any that there ever was: it writes late."""
         found = [(lane, job) for lane in self.lanes for job in lane.held.values()]
+        if n % 4 == 3 or not found:
+            found = self.attempts
         return found[n % len(found)] if found else None
+
+    def let_go(self, lane: Lane, held: ClaimedJob) -> None:
+        if lane.held.get(held.id) is held:
+            del lane.held[held.id]
 
     # --- enqueue ---
 
@@ -166,7 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
     # --- claims ---
 
     def request(self, lane: Lane, n: int, ahead: bool, short: bool) -> ClaimRequest:
-        return ClaimRequest(worker=lane.worker, n=n, lease_s=0.0001 if short else 600.0, begin=not ahead)
+        return ClaimRequest(worker=lane.worker, n=n, lease_s=-1.0 if short else 600.0, begin=not ahead)
 
     def was_claimed(self, lane: Lane, got: list[ClaimedJob], n: int, ahead: bool) -> None:
         family = family_of_queue(lane.worker.queue)
@@ -182,7 +199,9 @@ class QueueMachine(RuleBasedStateMachine):
                 lane.held.get(each.id) and not lane.dead for lane in self.lanes if lane.tokens.get(each.id) == job.fence
             )
             lane.held[each.id] = each
+            self.attempts.append((lane, each))
 
+    @precondition(any_claimable)
     @rule(n=st.integers(1, 3), which=PICK, ahead=st.booleans(), short=st.booleans())
     def claim(self, n: int, which: int, ahead: bool, short: bool) -> None:
         lane = self.lanes[which % len(self.lanes)]
@@ -190,6 +209,61 @@ class QueueMachine(RuleBasedStateMachine):
             got = claim(self.db, self.request(lane, n, ahead, short))
         self.was_claimed(lane, got, n, ahead)
 
+    @precondition(any_claimable)
+    @rule(n=st.integers(1, 4), short=st.booleans())
+    def all_claim(self, n: int, short: bool) -> None:
+        for which, lane in enumerate(self.lanes):
+            if not lane.dead:
+                self.claim(n=n, which=which, ahead=False, short=short)
+
+    @precondition(any_claimable)
+    @rule(
+        which=PICK,
+        fate=st.sampled_from(("executor_died", "trip", "lane_lost", "lease_lapsed", "failed", "completed")),
+        times=st.integers(1, 6),
+        late=st.booleans(),
+    )
+    def again_and_again(self, which: int, fate: str, times: int, late: bool) -> None:
+        """One after the other is claimed and ends in the same way: how caps and budgets are reached."""
+        for _ in range(times):
+            lane = self.lanes[which % len(self.lanes)]
+            before = len(self.attempts)
+            self.claim(n=1, which=which, ahead=False, short=True)
+            if len(self.attempts) == before:
+                return
+            at = len(self.attempts) - 1
+            if late and at >= before > 0:
+                self.write_late(self.attempts[before - 1], self.attempts[at])
+            if fate in ("failed", "completed"):
+                self.end(*self.attempts[at], status=fate, more=0, keep=False)
+                self.time_passes()
+            elif fate == "lease_lapsed":
+                self.observe_lapsed(renewed=False)
+                self.sweep(which=len(self.observed) - 1)
+            elif fate == "lane_lost":
+                self.crash_lane(lane)
+                self.observe_lost()
+                self.sweep(which=len(self.observed) - 1)
+                which = len(self.lanes) - 1
+            else:
+                self.cut_short(*self.attempts[at], cause=fate)
+
+    def write_late(self, old: tuple[Lane, ClaimedJob], new: tuple[Lane, ClaimedJob]) -> None:
+        """Everything that the attempt before can still send, also by the very lane that has the job again."""
+        lane, held = old
+        if new[1].id != held.id:
+            return
+        token = {held.id: held.fencing_token}
+        assert lease.renew(self.db, lane.worker, token, 600.0).lost == {held.id}
+        assert lease.flags(self.db, lane.worker, token)[2] == {held.id}
+        assert lease.begin(self.db, lane.worker, token) == {held.id}
+        assert lease.progress(self.db, held.family, [(held.id, held.fencing_token, 1.0, None)]) == {held.id}
+        assert hand_back(self.db, lane.worker, token).stale == {held.id}
+        for status in ("completed", "failed", "cancelled"):
+            self.end(lane, held, status, more=0, keep=True)
+        self.cut_short(lane, held, "executor_died")
+
+    @precondition(any_held)
     @rule(which=PICK)
     def begin(self, which: int) -> None:
         lane = self.lanes[which % len(self.lanes)]
@@ -200,6 +274,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- while they run ---
 
+    @precondition(any_held)
     @rule(which=PICK)
     def renew(self, which: int) -> None:
         lane = self.lanes[which % len(self.lanes)]
@@ -216,6 +291,7 @@ class QueueMachine(RuleBasedStateMachine):
             if job.status == "running" and job.owner == lane.worker.owner
         }
 
+    @precondition(any_held)
     @rule(which=PICK, percent=st.floats(0, 100))
     def progress(self, which: int, percent: float) -> None:
         if (found := self.pick_held(which)) is None:
@@ -227,6 +303,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- ends ---
 
+    @precondition(lambda self: self.attempts)
     @rule(
         which=PICK,
         status=st.sampled_from(("completed", "failed", "failed", "cancelled")),
@@ -234,10 +311,11 @@ class QueueMachine(RuleBasedStateMachine):
         keep=st.booleans(),
     )
     def finish(self, which: int, status: str, more: int, keep: bool) -> None:
+        if (found := self.pick_held(which)) is not None:
+            self.end(*found, status, more, keep)
+
+    def end(self, lane: Lane, held: ClaimedJob, status: str, more: int, keep: bool) -> None:
         """One end, with the next claim in the same commit; ``keep``: the answer is lost, so that it is sent once more."""
-        if (found := self.pick_held(which)) is None:
-            return
-        lane, held = found
         job = self.jobs[held.id]
         was_mine = job.mine(lane.worker.owner, held.fencing_token)
         again = job.fence == held.fencing_token and job.status == status
@@ -250,10 +328,11 @@ class QueueMachine(RuleBasedStateMachine):
             self.stale += 1
         assert (answer.done, answer.stale) == (({held.id}, set()) if was_mine or again else (set(), {held.id}))
         if not keep:
-            del lane.held[held.id]
+            self.let_go(lane, held)
         self.set_due(FUTURE)
         self.was_claimed(lane, answer.claimed, more, False)
 
+    @precondition(any_held)
     @rule(which=PICK, statuses=st.lists(st.sampled_from(("completed", "failed")), min_size=1, max_size=4))
     def finish_many(self, which: int, statuses: list[str]) -> None:
         lane = self.lanes[which % len(self.lanes)]
@@ -269,7 +348,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.jobs[held.id].finished(status)
             elif held.id not in again:
                 self.stale += 1
-            del lane.held[held.id]
+            self.let_go(lane, held)
         self.set_due(FUTURE)
         assert (answer.done, answer.stale) == (mine | again, {held.id for held, _ in batch} - mine - again)
 
@@ -277,6 +356,7 @@ class QueueMachine(RuleBasedStateMachine):
         output = f'{{"fence": {held.fencing_token}}}' if status == "completed" else None
         return Outcome(held.id, held.fencing_token, status, output, error="broke" if status == "failed" else None)
 
+    @precondition(lambda self: self.attempts)
     @rule(which=PICK)
     def complete_in_its_own_transaction(self, which: int) -> None:
         if (found := self.pick_held(which)) is None:
@@ -313,11 +393,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- returns ---
 
+    @precondition(lambda self: self.attempts)
     @rule(which=PICK, cause=st.sampled_from(("executor_died", "executor_died", "trip", "operator_stop", "drain")))
     def give_back(self, which: int, cause: str) -> None:
-        if (found := self.pick_held(which)) is None:
-            return
-        lane, held = found
+        if (found := self.pick_held(which)) is not None:
+            self.cut_short(*found, cause)
+
+    def cut_short(self, lane: Lane, held: ClaimedJob, cause: str) -> None:
         job = self.jobs[held.id]
         mine = job.mine(lane.worker.owner, held.fencing_token)
         answer = requeue(self.db, lane.worker, {held.id: held.fencing_token}, cause, exit_code=137)
@@ -325,8 +407,9 @@ class QueueMachine(RuleBasedStateMachine):
         if mine:
             job.came_back(cause)
             assert held.id in getattr(answer, job.status)
-        del lane.held[held.id]
+        self.let_go(lane, held)
 
+    @precondition(any_held)
     @rule(which=PICK)
     def hand_back(self, which: int) -> None:
         lane = self.lanes[which % len(self.lanes)]
@@ -342,17 +425,20 @@ class QueueMachine(RuleBasedStateMachine):
 
     # --- lanes and what observers see ---
 
+    @precondition(lambda self: len(self.lanes) < 8)
     @rule(which=PICK)
     def crash(self, which: int) -> None:
         """The session ends with the process; what it held stays on its rows, and its late writes may still come."""
         alive = [lane for lane in self.lanes if not lane.dead]
-        if len(self.lanes) > 7 or not alive:
-            return
-        lane = alive[which % len(alive)]
-        lane.dead = True
-        lane.mark.release() if self.store.kind == "sqlite" else lane.session.close()
-        self.new_lane(lane.worker.queue)
+        self.crash_lane(alive[which % len(alive)])
 
+    def crash_lane(self, lane: Lane) -> None:
+        if not lane.dead:
+            lane.dead = True
+            lane.mark.release() if self.store.kind == "sqlite" else lane.session.close()
+            self.new_lane(lane.worker.queue)
+
+    @precondition(lambda self: any(lane.dead for lane in self.lanes))
     @rule()
     def observe_lost(self) -> None:
         """An observer reads whose session is gone and what it holds; it acts at once or some steps later."""
@@ -365,10 +451,14 @@ class QueueMachine(RuleBasedStateMachine):
         rows = [row for row in self.running_rows() if row["claimed_by"] in gone]
         self.observed.append(("lane_lost", rows))
 
-    @rule()
-    def observe_lapsed(self) -> None:
+    @rule(renewed=st.booleans())
+    def observe_lapsed(self, renewed: bool) -> None:
+        """``renewed``: their lanes come back between the look and the act."""
         rows = [row for row in self.running_rows() if row["lapsed"]]
         self.observed.append(("lease_lapsed", rows))
+        if renewed:
+            for which in range(len(self.lanes)):
+                self.renew(which=which)
 
     def running_rows(self) -> list[dict[str, Any]]:
         return [
@@ -405,6 +495,7 @@ class QueueMachine(RuleBasedStateMachine):
         """The workers' clocks are ten minutes off from here on."""
         self.skew_s = seconds
 
+    @precondition(lambda self: any(job.later for job in self.jobs.values()))
     @rule()
     def time_passes(self) -> None:
         """Everything that waits for its next attempt is due."""
@@ -447,6 +538,7 @@ class QueueMachine(RuleBasedStateMachine):
         if job.status == "queued":
             job.flag, job.later = True, False
 
+    @precondition(lambda self: any(job.status in TERMINAL for job in self.jobs.values()))
     @rule(which=PICK)
     def retry(self, which: int) -> None:
         if (job := self.pick_job(which)) is None:
