@@ -121,7 +121,7 @@ def look_again(db: Db, limit: int = 1000) -> int:
     """Put an outbox event behind submissions that have none (written by plain SQL); how many."""
     return db.run(
         "insert into workflow_dispatch_events (run_id, node_id, kind) "
-        "select s.run_id, s.node_id, 'input' from input_submissions s where s.status = 'pending' and not exists "
+        "select s.run_id, '', 'input' from input_submissions s where s.status = 'pending' and not exists "
         "(select 1 from workflow_dispatch_events e where e.run_id = s.run_id and e.processed_at is null) "
         "order by s.id limit {limit}",
         limit=limit,

@@ -14,7 +14,6 @@ from tests.dag.fleet import Fleet
 from tests.dag.steps import chain, statuses
 from tests.support import Processes, eventually
 
-
 LANE = {
     "FLIGHTDECK_WATCHDOG_RETRIES_CAP": "1",
     "FLIGHTDECK_SHUN_SECONDS": "0",
