@@ -86,6 +86,8 @@ def test_four_boxes_report_jobs_complete_and_nothing_is_left(processes: Processe
         failed = db.all("select event_type, cause, detail from job_events where event_type = 'failed'")
         assert not failed
         eventually(lambda: db.value("select count(*) from services where is_leader") == 1, 60, "a leader")
+        scheduler = "select detail->>'entries' as n from services where kind = 'scheduler' and last_error is null"
+        eventually(lambda: db.value(scheduler) == "2", 60, "a scheduler")
     demo.send_signal(signal.SIGTERM)
     assert demo.wait(60) == 0
     assert demo.stdout is not None
