@@ -134,7 +134,11 @@ class Crew:
         ):
             time.sleep(0.005)
         tree.kill_trees([slot.target for slot in self.alive if slot.target is not None])
+        deadline = time.monotonic() + ABANDON_S  # for all together
+        while time.monotonic() < deadline and any(not tree.is_exiting(slot.pid) for slot in self.alive if slot.pid):
+            time.sleep(0.001)
         for slot in self.alive:
+            slot.state = "dying"
             slot.jobs.clear()
             slot.bury(self._selector)
         collect_unburied()

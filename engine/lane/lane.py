@@ -35,7 +35,7 @@ from engine.lane.link import Backoff, Link
 from engine.lane.outdirs import OutDirs
 from engine.lane.settle import Settler
 from engine.lane.sink import LaneSink
-from engine.lane.slot import Slot, Spec, Why
+from engine.lane.slot import Slot, Spec, Why, stuck
 from engine.lane.tails import Tails
 from engine.lane.watch import Watch
 from engine.queue.claim import ClaimedJob, ClaimRequest, claim
@@ -201,7 +201,8 @@ class Lane:
         while self._news:
             kind, value = self._news.popleft()
             self._on_news(kind, value, now)
-        if now >= self._tick_at:
+        ticks = now >= self._tick_at
+        if ticks:
             self._tick(now)
         if self.intake.waiting and self.duty.claiming:
             self.intake.serve_waiting()
@@ -211,10 +212,11 @@ class Lane:
             waiting = [held.job.required_model for held in (*self.intake.waiting, *self.fates.verify)]
             if self.desk.turn(self.duty.claiming, self.fates.ever_ready, waiting):
                 self.keeper.poke()
-        face = self._make_face()
-        if face != self._face:
-            self._face = face
-            self.keeper.poke()
+        if ticks or self._state() != self._face.state:  # slots that flicker between two ticks are not worth a look
+            face = self._make_face()
+            if face != self._face:
+                self._face = face
+                self.keeper.poke()
         self.done = self.done or self._is_done()
 
     def _wake(self) -> None:
@@ -436,21 +438,24 @@ class Lane:
 
     # --- what others see, and the end ---
 
+    def _state(self) -> str:
+        return self.duty.state(ever_ready=self.fates.ever_ready, executors=bool(self.crew.alive), work=bool(self.book))
+
     def _make_face(self) -> Face:
         loaded = sorted({slot.says for slot in self.crew.slots if slot.says})
         gpus = self.desk.gpus if self.desk is not None else None
         known = tuple(sorted(self.fates.models))
         return Face(
-            state=self.duty.state(
-                ever_ready=self.fates.ever_ready, executors=bool(self.crew.alive), work=bool(self.book)
-            ),
+            state=self._state(),
             slots=len(self.crew.slots),
             busy=self.crew.busy,
             current_model=", ".join(loaded) or None,
             models_known=known,
             models_fit=gpus.models_fit if gpus is not None else (),
             vram_mb=gpus.vram_mb if gpus is not None else None,
-            detail=(gpus.detail() if gpus is not None else {}) | self.watch.detail(),
+            detail=(gpus.detail() if gpus is not None else {})
+            | self.watch.detail()
+            | ({"stuck": pids} if (pids := stuck()) else {}),
             last_exit_code=self.fates.last_exit[0],
             last_exit_reason=self.fates.last_exit[1],
             version=self.options.version,

@@ -36,6 +36,7 @@ else:
 
 MAX_FDS = 32
 AGAIN_S = 0.05  # between looks at what an executor left, while there is any
+LOOKS = 50  # at once
 STUBBORN = 20  # looks after which what does not die is looked at rarely
 RARELY_S = 2.0
 FAREWELL_S = 10.0  # for the last sweep
@@ -137,21 +138,21 @@ class Nursery:
 
     def _tidy(self) -> bool:
         """Reap what may be, kill what dead executors have left. True when there may be more of that."""
-        left: list[int] = []
-        table = tree.processes()
-        for pid, stat in table.items():
-            if stat.parent != os.getpid():
-                continue
-            if stat.state == "Z":
-                if pid not in self._started:
-                    with contextlib.suppress(OSError):
-                        os.waitpid(pid, os.WNOHANG)
-                    self._forgotten.discard(pid)
-            elif pid not in self._started and pid not in self._forgotten:
-                left.append(pid)
-        if left:
-            tree.kill_all([*left, *tree.descendants(table, left)])
-        self._forgotten.intersection_update(table)
+        for _ in range(LOOKS):
+            left = []
+            there = tree.own_children()
+            for pid in there:
+                if pid in self._started:
+                    continue
+                with contextlib.suppress(OSError):
+                    if os.waitpid(pid, os.WNOHANG)[0]:
+                        self._forgotten.discard(pid)
+                    elif pid not in self._forgotten:
+                        left.append(pid)
+            tree.kill_all(left)  # what they had started is ours then, and met in the next look
+            if not left:
+                break
+        self._forgotten.intersection_update(there)
         return bool(left)
 
     def farewell(self) -> None:

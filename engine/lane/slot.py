@@ -315,6 +315,11 @@ class Slot:
 _unburied: list[subprocess.Popen[bytes] | Child] = []
 
 
+def stuck() -> list[int]:
+    """Pids of executors that were killed and do not end: uninterruptible, in a driver or a dead file system."""
+    return [process.pid for process in _unburied if process.poll() is None] if _unburied else []
+
+
 def collect_unburied() -> None:
     """Reap executors that took their time to end."""
     _unburied[:] = [process for process in _unburied if process.poll() is None]

@@ -87,6 +87,57 @@ def family_tree(path: str, seconds: float = 600.0) -> None:
     time.sleep(seconds)
 
 
+def scatter(path: str, seconds: float = 600.0) -> None:
+    """Start what hides best: an orphan in a session of its own with nothing in its environment and no descriptors, and
+    one that never called exec. Our pid and theirs go to ``path``."""
+    bare = [sys.executable, "-I", "-S", "-c", _BARE, path + ".bare", str(seconds)]
+    subprocess.run(bare, env={}, start_new_session=True, check=True, close_fds=True, cwd="/")
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            Path(path + ".forked").write_text(str(os.getpid()))
+            time.sleep(seconds)
+        os._exit(0)
+    found = [Path(path + name) for name in (".bare", ".forked")]
+    while not all(file.exists() and file.read_text() for file in found):
+        time.sleep(0.01)
+    file = Path(path)
+    file.with_suffix(".tmp").write_text(" ".join([str(os.getpid()), *(file.read_text() for file in found)]))
+    file.with_suffix(".tmp").rename(file)
+    time.sleep(seconds)
+
+
+_BARE = """
+import os, sys, time
+os.closerange(0, 256)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1] + "~", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(sys.argv[1] + "~", sys.argv[1])
+        time.sleep(float(sys.argv[2]))
+    os._exit(0)
+os.wait()
+"""
+
+
+def hop(path: str, seconds: float = 600.0) -> None:
+    """Leave a process that is another one every few milliseconds, each an orphan in a session of its own."""
+    Path(path).write_text(str(os.getpid()))
+    if os.fork() == 0:
+        os.environ.clear()
+        end = time.monotonic() + 30.0
+        while time.monotonic() < end:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+            Path(path + ".hop").write_text(str(os.getpid()))
+            time.sleep(0.005)
+        os._exit(0)
+    time.sleep(seconds)
+
+
 def die(how: str = "kill") -> None:
     if how == "exit":
         os._exit(7)
@@ -166,7 +217,7 @@ def visible_device() -> dict[str, Any]:
 
 
 for fn in (
-    noop, echo, nap, fail, touch_and_wait, heed_cancel, hold_gil, family_tree, die, die_once, talk, chatter,
+    noop, echo, nap, fail, touch_and_wait, heed_cancel, hold_gil, family_tree, scatter, hop, die, die_once, talk, chatter,
     speak_and_hold_gil, report, bad_result,
     leave, later, with_model, visible_device,
 ):  # fmt: skip
