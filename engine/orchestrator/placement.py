@@ -20,7 +20,7 @@ from engine.queue.family import FAMILIES, NODE, Family
 from engine.store import Db
 
 STALE_S = 30.0  # a lane that has not beaten for so long holds nothing
-BATCH = {"postgresql": 2000, "sqlite": 500}  # rows of one transaction
+BATCH = {"postgresql": 2000, "sqlite": 1000}  # rows of one transaction
 PASS_S = 1.0  # of flagging, in one pass
 CLASSES_AT_ONCE = 5000
 AGAIN_FLAGGED_S = 4.0  # a class that is flagged is looked at again: new rows came
@@ -252,30 +252,39 @@ def _mark(db: Db, job: JobClass, why: str | None) -> tuple[int, bool]:
     key = {"queue": job.queue, "project": job.project, "model_key": job.model, "place": job.place}
     changed = 0
     for due in ("run_after is null", "run_after is not null"):
-        with db.transaction():
-            rows = db.all(
-                f"select id, unplaceable_reason from {family.table} where status = 'queued' and {due} and {same} "
-                f"and {other} limit {{n}} {{skip_locked}}",
-                n=n - changed,
-                **{column: key[column] for column in _columns(family)},
-                **({} if why is None else {"why": why}),
-            )
-            ids = [row["id"] for row in rows]
-            if ids:
-                # priority: without an assignment that a generated column depends on the update costs twice as much.
-                db.run(
-                    f"update {family.table} set unplaceable_reason = {{why}}, priority = priority where id {{any[ids]}}",
-                    ids=ids,
-                    why=why,
-                )
-                if why is not None:
-                    _tell(db, family, [row["id"] for row in rows if row["unplaceable_reason"] is None], why)
-        changed += len(rows)
+        # Found outside of the transaction: a look at 100,000 rows must not hold SQLite's write lock.
+        found = db.all(
+            f"select id from {family.table} where status = 'queued' and {due} and {same} and {other} limit {{n}}",
+            n=n - changed,
+            **{column: key[column] for column in _columns(family)},
+            **({} if why is None else {"why": why}),
+        )
+        if found:
+            _write(db, family, [row["id"] for row in found], why)
+        changed += len(found)
         if changed >= n:
             return changed, False
     if db.kind == "sqlite" and changed:
         time.sleep(0.002)  # others write, too
     return changed, True
+
+
+def _write(db: Db, family: Family, ids: Sequence[int], why: str | None) -> None:
+    """Those of these rows that are queued still; a row that is locked is being claimed."""
+    with db.transaction():
+        rows = db.all(
+            f"select id, unplaceable_reason from {family.table} where id {{any[ids]}} and status = 'queued' "
+            "order by id {skip_locked}",
+            ids=list(ids),
+        )
+        # priority: without an assignment that a generated column depends on the update costs twice as much.
+        db.run(
+            f"update {family.table} set unplaceable_reason = {{why}}, priority = priority where id {{any[ids]}}",
+            ids=[row["id"] for row in rows],
+            why=why,
+        )
+        if why is not None:
+            _tell(db, family, [row["id"] for row in rows if row["unplaceable_reason"] is None], why)
 
 
 def _tell(db: Db, family: Family, ids: Sequence[int], why: str) -> None:
