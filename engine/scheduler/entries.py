@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from engine import config, registry
 from engine.errors import BadInput, EngineError, UnknownQueue
 from engine.queue.texts import encode_payload
 from engine.registry import Misfire, Schedule
 from engine.scheduler.schedule import check_misfire, timetable
-from engine.store import Db
+
+if TYPE_CHECKING:  # an executor that imports the app has no use for a database's driver
+    from engine.store import Db
 
 log = logging.getLogger("engine.scheduler")
 
@@ -35,12 +37,15 @@ def register(
     scheduler that enqueues.
     """
     try:
+        for what, value in (("cron", cron), ("tz", tz), ("task_name", task_name), ("queue", queue)):
+            if not isinstance(value, str):
+                raise BadInput(f"{what} must be a text, got {type(value).__name__}")
         timetable(cron, tz)
         check_misfire(misfire)
         registry.resolve_task(task_name)
         if queue in ("cpu", "gpu"):
             raise UnknownQueue(f"queue {queue!r} holds the nodes of graphs; a scheduled job needs a queue of its own")
-        if not isinstance(queue, str) or not queue:
+        if not queue:
             raise UnknownQueue(f"{queue!r} is not a queue name")
         if args is not None and not isinstance(args, Mapping):
             raise BadInput(f"args must be a mapping of names to values, got {type(args).__name__}")

@@ -53,7 +53,7 @@ def run_scheduler(stop: threading.Event, once: bool = False) -> None:
         return
     ticker = Ticker(config.project_name(), config.box_name())
     told = written = False
-    backoff = 0.1
+    looks, backoff = 0, 0.1
     while not stop.is_set():
         try:
             with store.connect(KIND, timeout_s=STATEMENT_S) as db:
@@ -64,13 +64,12 @@ def run_scheduler(stop: threading.Event, once: bool = False) -> None:
                 if once:
                     ticker.look(db, stop)
                     return
-                if told:
-                    log.info("database is back")
-                told, backoff = False, 0.1
-                ticker.serve(db, stop)
+                ticker.serve(db, stop, back=told)
         except (StoreUnavailable, ReadOnlyStore) as error:
             if once:
                 raise
+            if ticker.looks > looks:
+                told, backoff, looks = False, 0.1, ticker.looks
             if not told:
                 log.warning("database lost, trying again: %s", error)
             told = True
@@ -121,7 +120,7 @@ class Ticker:
 
     def __init__(self, project: str, box: str) -> None:
         self.project = project
-        self.fired = 0
+        self.looks = self.fired = 0
         self.errors: dict[str, str] = {}
         self._service = Service(KIND, box, new_incarnation())
         self._grace_s = float(config.get("misfire_grace_s"))
@@ -132,11 +131,15 @@ class Ticker:
         self._beaten: tuple[float, object] = (float("-inf"), None)
         self._pruned = float("-inf")
 
-    def serve(self, db: Db, stop: threading.Event) -> None:
-        """Look until ``stop``. Raises StoreUnavailable."""
+    def serve(self, db: Db, stop: threading.Event, back: bool = False) -> None:
+        """Look until ``stop``; ``back``: say that the database is, once it answers. Raises StoreUnavailable."""
         try:
             while not stop.is_set():
                 pause_s = self.look(db, stop)
+                self.looks += 1
+                if back:
+                    log.info("database is back")
+                    back = False
                 self._beat(db)
                 self._prune(db)
                 stop.wait(pause_s)
@@ -211,7 +214,7 @@ class Ticker:
         if last > now + timedelta(seconds=1):
             log.warning(
                 "schedule %s: last_tick is %.0f s ahead of the database's clock, which was set back; going on from now",
-                name,
+                _shown(name),
                 (last - now).total_seconds(),
             )
             return self._move(db, name, now)
@@ -221,7 +224,7 @@ class Ticker:
         fire = found.fire if self._leap is None else without_leap(found.fire, *self._leap)
         fired = sum(self._fire(db, row, tick, now) for tick in fire)
         if found.missed:
-            log.warning("schedule %s: ticks were missed; misfire %s fires %d", name, row["misfire"], fired)
+            log.warning("schedule %s: ticks were missed; misfire %s fires %d", _shown(name), row["misfire"], fired)
         self.fired += fired
         return self._move(db, name, found.newest)
 
@@ -276,14 +279,14 @@ class Ticker:
 
     def _complain(self, name: str, error: Exception) -> None:
         kind = "" if isinstance(error, BadInput) else f"{type(error).__name__}: "
-        text = f"{kind}{' '.join(str(error).split())}"[:500]
+        text = _shown(f"{kind}{' '.join(str(error).split())}")
         if self.errors.get(name) != text:
-            log.warning("schedule %s: %s; it does not fire", name, text)
+            log.warning("schedule %s: %s; it does not fire", _shown(name), text)
         self.errors[name] = text
 
     def _settle(self, name: str) -> None:
         if self.errors.pop(name, None) is not None:
-            log.info("schedule %s: in order again", name)
+            log.info("schedule %s: in order again", _shown(name))
 
     def _beat(self, db: Db) -> None:
         """Every few seconds, and at once when something else is wrong."""
@@ -297,7 +300,7 @@ class Ticker:
             "next_at": None if self._next is None else self._next.isoformat(),
             "errors": dict(list(self.errors.items())[:20]),
         }
-        error = clean_text("; ".join(f"{name}: {text}" for name, text in self.errors.items()), 1000)
+        error = clean_text("; ".join(f"{_shown(name)}: {text}" for name, text in self.errors.items()), 1000)
         services.beat(db, self._service, detail, error or None)
         self._beaten = (time.monotonic(), dict(self.errors))
 
@@ -326,6 +329,11 @@ def _moment(last_tick: object) -> datetime | None:
     if not isinstance(last_tick, datetime):
         raise BadInput(f"last_tick {last_tick!r} is not a time")
     return max(last_tick, _EPOCH)
+
+
+def _shown(text: str) -> str:
+    """A text from a row as one line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text[:500])
 
 
 def _uptime() -> float:

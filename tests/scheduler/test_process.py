@@ -15,6 +15,7 @@ import pytest
 from engine import config
 from engine.scheduler.ticker import run_scheduler
 from engine.store import Db, Store
+from engine.store.migrate import migrate
 from tests.scheduler.support import EACH_SECOND, NEVER, each_once, entry, fires, jobs, put, services, start_scheduler
 from tests.support import Processes, RefusingServer, command, eventually
 
@@ -130,6 +131,17 @@ def test_however_often_it_tries_it_says_once_that_the_database_is_away(caplog: p
     assert not thread.is_alive()
     (said,) = caplog.messages
     assert said.startswith("database not reachable") and "s3cret" not in said
+
+
+def test_it_waits_for_the_schema(pg_empty_url: str, processes: Processes) -> None:
+    store = Store(pg_empty_url)
+    process = start_scheduler(processes, store)
+    eventually(lambda: "no schema yet" in processes.log(process), 90)
+    migrate(store)
+    with store.connect("test") as db:
+        eventually(lambda: services(db), 60, "it is at work")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0 and processes.log(process).count("no schema yet") == 1
 
 
 def test_once_fires_what_is_due_and_ends(store: Store, db: Db, processes: Processes) -> None:

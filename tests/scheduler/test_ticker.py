@@ -314,6 +314,8 @@ def test_entries_of_the_app_are_written_kept_and_taken_away(db: Db, ticker: Tick
         ({"queue": ""}, "not a queue name"),
         ({"task_name": "nobody"}, "task 'nobody' is not registered"),
         ({"misfire": "later"}, "misfire must be one of skip, one, all"),
+        ({"cron": ["*"]}, "cron must be a text, got list"),
+        ({"task_name": None}, "task_name must be a text"),
         ({"args": [1]}, "mapping"),
         ({"args": {"x": float("nan")}}, "JSON"),
         ({"args": {"x": "x" * 2**20}}, "more than the 1,048,576 allowed"),
