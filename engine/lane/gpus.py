@@ -23,7 +23,7 @@ class Locks(Protocol):
 class Ask:
     """One claim: for these slots, rows of these models, rows without a model. ``loaded`` is warm in all of them.
 
-    ``whole`` False: of their own model only.
+    ``whole`` False: of their own model only. ``strict``: whatever is most urgent, also a model warm in another idle slot.
     """
 
     slots: tuple[Slot, ...]
@@ -32,6 +32,7 @@ class Ask:
     free_rows: bool
     loaded: str | None
     whole: bool = True
+    strict: bool = False
 
 
 class Gpus:
@@ -93,30 +94,29 @@ class Gpus:
         last: dict[tuple[Any, ...], list[Slot]] = {}
         for slot in ready:
             models = self.fits(slot)
-            group = (slot.kind, slot.model, models)
-            late = now - self._whole_at.get(slot.index, now) > WHOLE_EVERY_S
-            if slot.model is None or flagged or late or len(may_come) == 1:
+            strict = flagged or now - self._whole_at.get(slot.index, now) > WHOLE_EVERY_S
+            group = (slot.kind, slot.model, models, strict)
+            if slot.model is None or strict or len(may_come) == 1:
                 first.setdefault(group, []).append(slot)
                 self._whole_at[slot.index] = now
                 continue
-            own.setdefault((slot.kind, slot.model, (slot.model,)), []).append(slot)
+            own.setdefault((slot.kind, slot.model, (slot.model,), False), []).append(slot)
             self._whole_at.setdefault(slot.index, now)
             if not any(self._covers(each, slot.kind, models) for each in cold):
                 last.setdefault(group, []).append(slot)
         return [
-            Ask(
-                tuple(slots), models, kind != "free", kind != "model" and asks is not own, loaded, whole=asks is not own
-            )
-            for asks in (own, first, last)
-            for (kind, loaded, models), slots in asks.items()
+            Ask(tuple(slots), models, kind != "free", kind != "model" and whole, loaded, whole, strict)
+            for asks, whole in ((own, False), (first, True), (last, True))
+            for (kind, loaded, models, strict), slots in asks.items()
         ]
 
     def remaining(self, ask: Ask) -> Ask | None:
         """What is left of a claim when its turn comes: for slots still idle, and without models that are warm in other
         idle slots, which ask for those themselves. None: nothing."""
         slots = tuple(slot for slot in ask.slots if slot.idle)
-        theirs = {slot.model for slot in self.slots if slot.idle and slot not in slots and self._ours(slot)}
-        models = tuple(model for model in ask.models if model == ask.loaded or model not in theirs)
+        others = [slot for slot in self.slots if slot.idle and slot not in slots and self._ours(slot)]
+        theirs = set() if ask.strict else {slot.model for slot in others} - {ask.loaded}
+        models = tuple(model for model in ask.models if model not in theirs)
         return replace(ask, slots=slots, models=models) if slots else None
 
     def _ours(self, slot: Slot) -> bool:

@@ -177,6 +177,9 @@ def test_of_several_idle_slots_each_asks_for_its_own_model_first(tmp_path: Path)
     busy = two.remaining(two.asks([warm_a], 0.0)[0])
     assert busy is not None and busy.models == ("a", "b", "huge")
     assert two.remaining(replace(busy, slots=(warm_b,))) is None
+    warm_b.errand = None
+    strict = two.remaining(two.asks(two.slots, 0.0, flagged=True)[0])
+    assert strict is not None and strict.models == ("a", "b", "huge"), "two that run next may both be of model b"
 
 
 def test_a_row_that_runs_next_goes_before_warm_models_and_nothing_is_passed_over_for_ever(tmp_path: Path) -> None:
