@@ -7,6 +7,7 @@ A thread of its own watches; whoever waits selects on :meth:`Wakes.fileno`. Noth
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 import os
 import random
@@ -83,7 +84,7 @@ class Wakes(abc.ABC):
 
     def wait(self, timeout_s: float) -> list[Wake] | None:
         """Wait for a wake or a poll tick; None when nothing came in time."""
-        ready, _, _ = select.select([self._read_end], [], [], timeout_s)
+        ready, _, _ = select.select([self.fileno()], [], [], timeout_s)
         return self.drain() if ready else None
 
     def close(self) -> None:
@@ -91,7 +92,7 @@ class Wakes(abc.ABC):
         if self._closed:
             return
         self._closed = True
-        os.write(self._stop_write, b"x")
+        self._call_off()
         self._poll.join(timeout=2.0)
         self._thread.join(timeout=PING_DEADLINE_S + 2.0)
         if (
@@ -114,6 +115,10 @@ class Wakes(abc.ABC):
                 os.write(self._write_end, b"x")
             except (BlockingIOError, OSError):
                 pass
+
+    def _call_off(self) -> None:
+        """Whatever the threads wait for, wait no more."""
+        os.write(self._stop_write, b"x")
 
     def _stopped(self, timeout_s: float) -> bool:
         ready, _, _ = select.select([self._stop_read], [], [], max(0.0, timeout_s))
@@ -156,12 +161,70 @@ class Wakes(abc.ABC):
 
 
 class PostgresWakes(Wakes):
-    """LISTEN on a connection of its own: autocommit, always drained, pinged, rebuilt when silent."""
+    """LISTEN on a connection of its own: autocommit, pinged (and so drained) every few seconds, rebuilt when silent.
+
+    Whoever waits for wakes reads the connection itself, in :meth:`drain`: handed over by this class's thread, a
+    notification would come a third of a millisecond later. :meth:`fileno` is an epoll over the pipe and the connection of
+    the moment; while the thread uses the connection it is not in there.
+    """
 
     def __init__(self, connect: Callable[[], PostgresDb], channels: Sequence[str], poll_s: float) -> None:
         self._connect = connect
         self._channels = tuple(channels)
+        self._epoll = select.epoll()
+        self._session = threading.Lock()  # guards the connection against the other thread
+        self._raw: psycopg.Connection[Any] | None = None  # what drain() may read
+        self._socket = -1
+        self._uneasy = threading.Event()  # the reader saw the connection fail, or it is to end
         super().__init__(poll_s)
+        self._epoll.register(self._read_end, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def drain(self) -> list[Wake]:
+        heard = self._hear()
+        return [*super().drain(), *heard]
+
+    def close(self) -> None:
+        super().close()
+        if not self._thread.is_alive():
+            self._epoll.close()
+
+    def _call_off(self) -> None:
+        super()._call_off()
+        self._uneasy.set()
+
+    def _hear(self) -> list[Wake]:
+        """What has come in on the connection, unless the thread uses it: then the thread tells."""
+        if not self._session.acquire(blocking=False):
+            return []
+        try:
+            if self._raw is None:
+                return []
+            pgconn = self._raw.pgconn
+            try:
+                pgconn.consume_input()
+            except psycopg.Error:
+                self._give_up_reading()
+                self._uneasy.set()
+                return []
+            heard = []
+            while (note := pgconn.notifies()) is not None:
+                heard.append(Wake(note.relname.decode(), note.extra.decode("utf-8", "replace")))
+            return heard
+        finally:
+            self._session.release()
+
+    def _let_read(self, raw: psycopg.Connection[Any]) -> None:
+        self._raw, self._socket = raw, raw.fileno()
+        self._epoll.register(self._socket, select.EPOLLIN)
+
+    def _give_up_reading(self) -> None:
+        if self._raw is not None:
+            with contextlib.suppress(OSError):  # closed with its connection: it is not in there any more
+                self._epoll.unregister(self._socket)
+            self._raw = None
 
     def _watch(self) -> None:
         db = self._connect()
@@ -174,23 +237,22 @@ class PostgresWakes(Wakes):
                 db.run(f"listen {channel}")
             self._set_state(True)
             self._signal()
-            next_ping = time.monotonic() + PING_S
             while True:
-                timeout = max(0.0, next_ping - time.monotonic())
-                ready, _, _ = select.select([raw.fileno(), self._stop_read], [], [], timeout)
-                if self._stop_read in ready:
+                with self._session:
+                    self._let_read(raw)
+                self._uneasy.wait(PING_S)
+                with self._session:
+                    self._give_up_reading()
+                self._uneasy.clear()
+                if self._closed:
                     return
-                if ready:
-                    raw.pgconn.consume_input()
-                    while (note := raw.pgconn.notifies()) is not None:
-                        received.append(Wake(note.relname.decode(), note.extra.decode("utf-8", "replace")))
-                if time.monotonic() >= next_ping:
-                    db.ping()
-                    next_ping = time.monotonic() + PING_S
+                db.ping()
                 if received:
                     self._signal(received)
                     received.clear()
         finally:
+            with self._session:
+                self._give_up_reading()
             db.close()
 
 
