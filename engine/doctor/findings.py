@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from engine.doctor.facts import Facts, Fleet, Holder, Machine, Postgres, Sqlite
@@ -231,6 +232,27 @@ def _leader(facts: Fleet) -> Iterator[Finding]:
         yield Finding("ok", "leader", f"{leader['box']} (pid {leader['pid']}){waiting}; every sweep works")
     for name, error in errors.items():
         yield Finding("warning", "leader", f"{leader['box']}: {name}: {error}", "see the log of that orchestrator")
+    yield from _sweeps(leader)
+
+
+def _sweeps(leader: dict[str, Any]) -> Iterator[Finding]:
+    """When each sweep ran last, by the leader's clock; one that has not run for long although its leader lives."""
+    sweeps = leader["detail"].get("sweeps")
+    runs = {name: state.get("last_run_at") for name, state in sweeps.items()} if isinstance(sweeps, dict) else {}
+    late = [name for name, at in runs.items() if at and _since(at, leader["last_seen"]) > SWEEP_SILENT_S]
+    for name in late:
+        text = f"{leader['box']}: sweep {name} has not run since {runs[name]}"
+        yield Finding("warning", "sweeps", text, "restart that orchestrator; another one takes over")
+    if runs and not late:
+        shown = ", ".join(f"{name} {at[11:19] if at else 'not yet'}" for name, at in sorted(runs.items()))
+        yield Finding("ok", "sweeps", f"last runs, UTC: {shown}")
+
+
+def _since(iso: str, now: Any) -> float:
+    try:
+        return float((now - datetime.fromisoformat(iso)).total_seconds())
+    except (TypeError, ValueError):  # somebody else's row
+        return 0.0
 
 
 def _ailing(detail: dict[str, Any]) -> Iterator[tuple[str, str]]:

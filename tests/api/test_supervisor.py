@@ -138,7 +138,7 @@ def test_each_flagged_lane_gets_its_command_once_per_cooldown_and_one_that_fails
     lanes = {"a": ("/bin/sh", "-c", "echo no luck; exit 4"), "b": TELL, "c": TELL}
     assert once(store, lanes) is False
     assert lines(told) == ["b/cpu/p"]
-    assert 40 <= int(Path(f"{told}.age").read_text()) < 100
+    assert int(Path(f"{told}.age").read_text()) >= 40
     orders = db.all("select box, queue, project, action, requested_by from control_events order by box")
     assert [(o["box"], o["queue"], o["project"]) for o in orders] == [("a", "gpu", ""), ("b", "cpu", "p")]
     assert {(o["action"], o["requested_by"]) for o in orders} == {("restart_lane", "supervisor@watcher")}
