@@ -17,6 +17,13 @@ WORDS = (
     ("REFUSED", "the lane may not run here; the reason is on its row"),
     ("2 of 3 ON", "in all: lanes of several projects that stand differently"),
 )
+EXITS = (
+    ("75", "over its budget: a cpu or ingest job ran longer than its wall clock allows"),
+    ("76", "stalled: a gpu node stopped beating, its GPU and its memory stood still"),
+    ("77", "lost its claim: the job is somebody else's now; nothing of this run counts"),
+    ("78", "gpu idle: the GPU did nothing for a whole window, and nothing else of the job did"),
+    ("79", "stopped by an operator: the job is queued again, nothing is spent"),
+)
 LETTERS = (
     ("P", "power: the chip runs at its power cap; normal under full load"),
     ("T", "thermal: it is too hot and slows down"),
@@ -51,7 +58,11 @@ class HelpScreen(Sheet[None]):
                     .add(action.about, "dim")
                 )
                 lines.append(row.done())
-        for title, table in (("The state of a lane", WORDS), ("The throttle strip and the traces", LETTERS)):
+        for title, table in (
+            ("The state of a lane", WORDS),
+            ("How a slot ends on purpose: its exit code", EXITS),
+            ("The throttle strip and the traces", LETTERS),
+        ):
             lines += [Row(width).done(), Row(width).add(f"  {title}", "bright").done()]
             lines += [Row(width).add(f"    {word}", "info", 18).add(text, "text").done() for word, text in table]
         if app.read_only:

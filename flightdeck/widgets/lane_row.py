@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from flightdeck.model import units
-from flightdeck.model.fleet import Lane, exit_text, lane_word
+from flightdeck.model.fleet import EXIT_CODES, Lane, exit_text, lane_word
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 
 TONES = {"ok": "ok+b", "warn": "warn+b", "bad": "bad+b", "wait": "info", "dim": "dim"}
@@ -41,8 +41,12 @@ def room_for_words(lanes: Sequence[Lane], width: int) -> bool:
 def model_row(lane: Lane, width: int) -> Line:
     row = Row(width).add("    model  ", "faint")
     if lane.current_model:
-        return row.add(lane.current_model, "text").add("  warm", "dim").done()
-    return row.add("none loaded", "faint").done()
+        row.add(lane.current_model, "text").add("  warm", "dim")
+    else:
+        row.add("none loaded", "faint")
+    if lane.exit_code in EXIT_CODES:  # how the last job that was ended here on purpose went
+        row.add(f"  last exit {lane.exit_code} {EXIT_CODES[lane.exit_code]}", "dim")
+    return row.done()
 
 
 def exit_row(lane: Lane, width: int) -> Line:
