@@ -22,7 +22,19 @@ from benchmarks.harness import BenchError, Report
 from benchmarks.processes import stop_all
 from benchmarks.server import temporary_server
 
-NAMES = ("drain", "enqueue", "wake", "claim", "graph", "recovery", "deck")
+NAMES = (
+    "drain",
+    "enqueue",
+    "wake",
+    "claim",
+    "graph",
+    "recovery",
+    "deck",
+    "sqlite",
+    "history",
+    "snapshot_held",
+    "restart",
+)
 RESULT = Path(__file__).parent / "results" / "latest.json"
 
 

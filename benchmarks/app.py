@@ -32,6 +32,11 @@ def hold(path: str) -> dict[str, Any] | None:
     return {"attempt": "first"}
 
 
+def doze(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+registry.register_ingest_task("doze", doze)
 registry.register_ingest_task("noop", noop)
 registry.register_ingest_task("stamp", stamp)
 registry.register_ingest_task("hold", hold)

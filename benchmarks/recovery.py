@@ -1,6 +1,6 @@
-"""How soon work comes back after kill -9: of an executor, of a lane, and what a SIGSTOPped lane can still do.
+"""How soon work comes back: after kill -9 of an executor or a lane, after a cut cable, from a lane that was stopped.
 
-Every kill is a real SIGKILL to a real process that runs a job; the end of each sample is what a query by somebody else
+The same again with lanes whose wall clock is ten minutes off. Every kill is a real SIGKILL to a real process that runs a job; the end of each sample is what a query by somebody else
 sees. The leader counts a missing session only when it and the server have been up for 30 s, so the run waits first.
 """
 
@@ -10,29 +10,35 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from benchmarks import ours
-from benchmarks.harness import Report
-from benchmarks.processes import Child, until
+from benchmarks import cable, ours
+from benchmarks.harness import BenchError, Report
+from benchmarks.processes import ROOT, Child, script, until
 from benchmarks.server import Server
 
 SETTLE_S = 35.0
+SKEW_S = 600
+WRONG_CLOCK = {  # the interpreter's time of day is shifted before anything of ours is imported
+    "PYTHONPATH": os.pathsep.join((str(ROOT / "tests" / "chaos" / "site"), str(ROOT))),
+    "CHAOS_SKEW_S": str(SKEW_S),
+}
 
 
 @dataclass(frozen=True)
 class Sizes:
-    executors: int = 30
+    executors: int = 50
     lanes: int = 30
     frozen: int = 1
+    cables: int = 10
 
 
-QUICK = Sizes(executors=3, lanes=2, frozen=0)
+QUICK = Sizes(executors=3, lanes=2, frozen=0, cables=1)
 
 
 class Holder:
@@ -122,14 +128,32 @@ def frozen_lane(holder: Holder, lanes: dict[str, Child]) -> tuple[float, float]:
     return took, gone
 
 
+def start_lane(server: Server, url: str, box: str, env: dict[str, str], prefix: Sequence[str] = ()) -> Child:
+    args = [*prefix, script("queue-claim-worker"), "--queue", ours.QUEUE, "--slots", "1", "--db", url]
+    args += ["--box", box, "--app", "benchmarks.app", "--log-level", "warning"]
+    return Child(args, server.log(f"lane-{box}"), {"XDG_DATA_HOME": str(server.work / box), **env})
+
+
 def measure(server: Server, report: Report, sizes: Sizes, say: Callable[[str], None]) -> None:
+    for group, env in (("recovery", {}), (f"recovery, clocks {SKEW_S} s off", WRONG_CLOCK)):
+        measure_kills(server, report, sizes, say, group, env)
+        try:
+            add(report, group, "cable cut -> claimed by another", cables(server, sizes, say, env), 20.0)
+        except BenchError as error:
+            report.notes.append(f"{group}: cable not measured: {error}")
+            say(str(error))
+
+
+def measure_kills(
+    server: Server, report: Report, sizes: Sizes, say: Callable[[str], None], group: str, env: dict[str, str]
+) -> None:
     template = ours.template(server)
     with server.scratch("recovery", template) as url, ours.orchestrator(server, url), ours.connect(url) as connection:
         holder = Holder(connection, server.work / "held")
         lanes: dict[str, Child] = {}
 
         def start(box: str) -> Child:
-            child = ours.start_lane(server, url, 1, box)
+            child = start_lane(server, url, box, env)
             until(lambda: ours.lane_is_up(connection, box, ours.QUEUE, 1), 60, f"lane {box}", child=child)
             return child
 
@@ -153,16 +177,67 @@ def measure(server: Server, report: Report, sizes: Sizes, say: Callable[[str], N
             for child in lanes.values():
                 with contextlib.suppress(OSError):
                     child.stop(2.0)
-    add(report, "executor killed -> queued again", executors, 1.0)
-    add(report, "lane killed -> claimed by another", [took for took, _ in killed], 5.0)
-    add(report, "lane killed -> its executor gone", [gone for _, gone in killed])
+    add(report, group, "executor killed -> queued again", executors, 1.0)
+    add(report, group, "lane killed -> claimed by another", [took for took, _ in killed], 5.0)
+    add(report, group, "lane killed -> its executor gone", [gone for _, gone in killed])
     if stopped:
-        add(report, "lane frozen -> job with another", [took for took, _ in stopped])
-        add(report, "lane continues -> its executor gone, nothing changed", [gone for _, gone in stopped])
+        add(report, group, "lane frozen -> job with another", [took for took, _ in stopped])
+        add(report, group, "lane continues -> its executor gone, nothing changed", [gone for _, gone in stopped])
 
 
-def add(report: Report, name: str, seconds: list[float], at_most: float | None = None) -> None:
+def cables(server: Server, sizes: Sizes, say: Callable[[str], None], env: dict[str, str]) -> list[float]:
+    """Seconds from each cut of the cable of a busy lane until a lane on this side has its job. Raises BenchError."""
+    from engine.store import open_store
+    from engine.store.migrate import migrate
+
+    if not sizes.cables:
+        return []
+    took = []
+    with cable.laid() as wire, cable.tcp_server(wire.near) as url:
+        migrate(open_store(url))
+        with ours.connect(url) as connection, ours.orchestrator(server, url):
+            folder = server.work / f"cut-{time.monotonic_ns()}"
+            holder = Holder(connection, folder)
+            far = start_lane(server, url, "far", env, wire.prefix)
+            near: Child | None = None
+            try:
+                until(lambda: ours.lane_is_up(connection, "far", ours.QUEUE, 1), 60, "far lane", child=far)
+                time.sleep(SETTLE_S)
+                for turn in range(sizes.cables):
+                    job, pid, _ = holder.start()  # no other lane is there to take it
+                    near = start_lane(server, url, "near", env)
+                    until(lambda: ours.lane_is_up(connection, "near", ours.QUEUE, 1), 60, "near lane", child=near)
+                    took.append(cut_once(holder, wire, job))
+                    say(f"cable {turn + 1} of {sizes.cables} cut: claimed by the other after {took[-1]:.2f} s")
+                    until(lambda p=pid: not alive(p), 60, "end of the executor beyond the cable")  # type: ignore[misc]
+                    near.stop()
+            finally:
+                wire.mend()
+                for child in (far, near):
+                    if child is not None:
+                        child.stop(2.0)
+    return took
+
+
+def cut_once(holder: Holder, wire: cable.Cable, job: int) -> float:
+    """Cut, wait for the job to be claimed on this side and done, mend."""
+    begun = time.monotonic()
+    wire.cut()
+    look = "select 1 from ingest_jobs where id = %s and claimed_box = 'near' and attempt > 1"
+    until(lambda: ours.value(holder.connection, look, job), 90, "claim on this side of the cable", every_s=0.02)
+    took = time.monotonic() - begun
+    holder.finished(job)
+    facts = "select row(status, attempt, fencing_token, claimed_box, result, finished_at)::text from ingest_jobs where id = %s"
+    before = ours.value(holder.connection, facts, job)
+    wire.mend()
+    told = "select 1 from job_events where job_id = %s and event_type = 'lost_claim' and exit_code = 77"
+    until(lambda: ours.value(holder.connection, told, job), 60, "the lane beyond the cable learns of its loss")
+    assert ours.value(holder.connection, facts, job) == before, "a lane beyond a cut cable changed a job given away"
+    return took
+
+
+def add(report: Report, group: str, name: str, seconds: list[float], at_most: float | None = None) -> None:
     if seconds:
-        report.line("recovery", name, "s", seconds, f"maximum {max(seconds):.2f} s")
+        report.line(group, name, "s", seconds, f"maximum {max(seconds):.2f} s")
         if at_most is not None:
-            report.check("recovery", f"{name}, maximum of {len(seconds)}", max(seconds), at_most=at_most)
+            report.check(group, f"{name}, maximum of {len(seconds)}", max(seconds), at_most=at_most)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.chaos.journal import Journal
 from tests.chaos.options import SLOTS, Options
-from tests.lane.fleet import children, runs
+from tests.lane.fleet import runs
 from tests.support import ROOT, Processes, command
 
 SITE = Path(__file__).parent / "site"
@@ -94,7 +94,7 @@ class Fleet:
 
     def kill(self, member: Member, back_in_s: float) -> None:
         """kill -9; what it started must be gone soon, too."""
-        pids = children(member.pid)
+        pids = descendants(member.pid)
         os.kill(member.pid, signal.SIGKILL)
         member.process.wait(20)  # type: ignore[union-attr]
         self._thawed(member)
@@ -104,11 +104,11 @@ class Fleet:
         self._journal.did("kill", member=member.name, pid=member.pid, children=len(pids), back_in_s=round(back_in_s, 2))
 
     def executors(self, member: Member) -> list[int]:
-        return [pid for pid in children(member.pid) if "engine.lane.executor" in _cmdline(pid)]
+        return [pid for pid in descendants(member.pid) if "engine.lane.executor" in _cmdline(pid)]
 
     def kill_child(self, member: Member, pick: random.Random) -> None:
-        """kill -9 of something that a lane started: an executor, or now and then its guard."""
-        pids = children(member.pid)
+        """kill -9 of something below a lane: an executor, or now and then the guard that started them."""
+        pids = descendants(member.pid)
         if pids:
             pid = pick.choice(sorted(pids))
             what = "kill_executor" if "engine.lane.executor" in _cmdline(pid) else "kill_helper"
@@ -156,7 +156,7 @@ class Fleet:
         due = [each for each in self._orphans if each[0] <= now]
         self._orphans = [each for each in self._orphans if each[0] > now]
         for _, name, pid in due:
-            if runs(pid) and "engine.lane" in _cmdline(pid):
+            if runs(pid) and "lane" in _cmdline(pid):
                 self._journal.breach("orphan", f"process {pid} outlived its lane {name} by 5 s")
 
     def calm(self) -> None:
@@ -188,6 +188,24 @@ class Fleet:
             for pid in member.frozen:
                 _signal(pid, signal.SIGCONT)
         self._processes.end_all()
+
+
+def descendants(pid: int) -> list[int]:
+    """Pids of what ``pid`` started, directly or not, and that still runs."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in "ZX":
+                parents[int(name)] = int(fields[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {pid})
 
 
 def _signal(pid: int, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -12,15 +13,19 @@ from typing import Any
 from engine.dag.runs import submit_run
 from engine.errors import Conflict, EngineError, StaleClaim
 from engine.queue import enqueue, lease, operate
+from engine.queue.claim import ClaimRequest, claim
 from engine.queue.family import Family, family_named
 from engine.queue.finish import Outcome, complete_job, finish
+from engine.queue.requeue import requeue
 from engine.queue.workers import Worker
 from engine.store import Db, Store
+from engine.store.locks import new_incarnation
 from tests.chaos.client import Client, Gone
 from tests.chaos.journal import Journal
-from tests.chaos.options import Options
+from tests.chaos.options import GHOSTS, Options
 
 Item = dict[str, Any]
+Write = Callable[[Db, Item], bool]  # whether the late write was accepted
 
 
 @dataclass
@@ -232,24 +237,64 @@ class Load:
 
     def _write_late(self, client: Client, pick: random.Random) -> None:
         """Ends, effects and progress of attempts that were given away, as a lane would send them that woke up late."""
-        for _ in self._paced(self.options.stale_writes, share=1.1):
-            rows = client.all(
-                "select family, job_id, old_fence, old_owner from chaos_audit where old = 'running' "
-                "and new = 'queued' order by id desc limit 50"
-            )
-            if not rows:
-                continue
-            row = pick.choice(rows)
+        for n in self._paced(self.options.stale_writes, share=1.1):
             write = pick.choice((_late_finish, _late_finish, _late_effect, _late_progress))
-            accepted = client.attempt(lambda db, w=write, r=row: w(db, r))
-            if accepted is None:
+            if n % 2:
+                told = client.attempt(lambda db, w=write: self._haunt(db, w))
+            else:
+                told = client.attempt(lambda db, w=write: self._revive(db, w, pick))
+            if told is None:
                 continue
+            accepted, row = told
             self.asked.stale += 1
             self.journal.did("stale_write", how=write.__name__, job=row["job_id"], fence=row["old_fence"])
             if accepted:
-                text = f"{row['family']} job {row['job_id']}: {write.__name__} with fence {row['old_fence']} of {row['old_owner']}"
-                self.journal.breach("stale_accepted", f"{text} was accepted")
+                text = f"{row['family']} job {row['job_id']}: {write.__name__} with fence {row['old_fence']}"
+                self.journal.breach("stale_accepted", f"{text} of {row['old_owner']} was accepted")
         self.journal.did("wrote_late", count=self.asked.stale)
+
+    def _revive(self, db: Db, write: Write, pick: random.Random) -> tuple[bool, Item] | None:
+        """Of a real lane's attempt that is over; of one whose job runs again, if there is any."""
+        rows = db.all(
+            "select a.family, a.job_id, a.old_fence, a.old_owner, case when j.status = 'running' then 1 else 0 end as runs "
+            "from chaos_audit a join ingest_jobs j on j.id = a.job_id where a.old = 'running' and a.new = 'queued' "
+            "and j.fencing_token > a.old_fence order by a.id desc limit 100"
+        )
+        if not rows:
+            return None
+        row = pick.choice([row for row in rows if row["runs"]] or rows)
+        return write(db, row), row
+
+    def _haunt(self, db: Db, write: Write) -> tuple[bool, Item] | None:
+        """Two lanes of our own and one job: the first loses it, the second has it, then the first writes."""
+        clear_ghosts(db)
+        job = enqueue.enqueue(db, task_name="effect", queue=GHOSTS)
+        first, second = (Worker(GHOSTS, GHOSTS, "", new_incarnation()) for _ in range(2))
+        if not self._claims(db, first, int(job.id)):
+            return None
+        requeue(db, first, {int(job.id): 1}, "operator_stop")
+        if not self._claims(db, second, int(job.id)):
+            return None
+        row = {"family": "ingest", "job_id": int(job.id), "old_fence": 1, "old_owner": first.owner}
+        accepted = write(db, row)
+        ghost = Ghost(family_named("ingest"), int(job.id), 2, second.owner)
+        with contextlib.suppress(StaleClaim), db.transaction():  # a leader may have given it away meanwhile
+            db.run(
+                "insert into chaos_effects (job_id, fence, attempt, worker) values ({id}, 2, 2, {worker})",
+                id=ghost.id, worker=ghost.worker,
+            )  # fmt: skip
+            complete_job(db.raw, ghost, {"by": "the second"})
+        return accepted, row
+
+    def _claims(self, db: Db, worker: Worker, job: int) -> bool:
+        return [each.id for each in claim(db, ClaimRequest(worker, 1, 600.0))] == [job]
+
+
+def clear_ghosts(db: Db) -> None:
+    """Cancel what a lost connection left of a haunting: no lane serves that queue."""
+    rows = db.all("select id from ingest_jobs where queue = {queue} and status in ('queued', 'running')", queue=GHOSTS)
+    for row in rows:
+        operate.cancel_job(db, row["id"], "chaos")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 PER_LANE = 6.0  # jobs a second that a lane of this run is fed
 SLOTS = 3
 EVERY_S = 2.0  # one blow
+GHOSTS = "ghosts"  # a queue without a lane
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Options:
 
     @property
     def stale_writes(self) -> int:
-        return max(10, self.jobs // 50)
+        return max(20, self.jobs // 50)
 
     @property
     def long_freezes(self) -> int:
@@ -71,7 +72,7 @@ class Options:
             "FLIGHTDECK_BEAT_SECONDS": "1",
         }
         return {
-            "FLIGHTDECK_INGEST_QUEUES": ",".join(self.ingest_queues),
+            "FLIGHTDECK_INGEST_QUEUES": ",".join((*self.ingest_queues, GHOSTS)),
             "CHAOS_PLANT": self.plant or "",
             **(quick if self.quick else {}),
         }

@@ -18,7 +18,7 @@ from tests.chaos import app, audit, books, server
 from tests.chaos.client import Client, Gone
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Breach, Journal
-from tests.chaos.load import Load
+from tests.chaos.load import Load, clear_ghosts
 from tests.chaos.options import Options
 from tests.chaos.trouble import Trouble
 from tests.chaos.verdict import Verdict, judge
@@ -129,6 +129,7 @@ class _Run:
 
         def over() -> bool:
             fleet.look_after()
+            client.call(clear_ghosts)
             return self._open(client) == 0
 
         self._until(over, max(10.0, left), "something is still open", every_s=0.5)

