@@ -76,6 +76,11 @@ class Gpus:
             return False
         return slot.kind != "model" if not model else model in self.fits(slot)
 
+    def stranded(self, model: str | None) -> bool:
+        """Whether every slot that could run such a job stands on a device that another lane has."""
+        able = [slot for slot in self.slots if (model in self.capacity(slot) if model else slot.kind != "model")]
+        return all(self.locks.state(slot.device.key) == device_lock.WAITING for slot in able)
+
     def asks(self, idle: Sequence[Slot], now: float, flagged: bool = False) -> list[Ask]:
         """The claims for these idle slots in their order; one is left out when its slots have work by then.
 

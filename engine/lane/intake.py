@@ -46,6 +46,9 @@ class Intake:
         self._holding = holding
         self._gpus = gpus
         self._gpu = worker.queue == "gpu"
+        self._wait_s = float(config.get("affinity_max_wait_s"))
+        self._budget_s = float(config.get("node_budget_s" if worker.family.has_run else "ingest_budget_s"))
+        self._usual: dict[tuple[int, bool], ClaimRequest] = {}  # by rows, begin: the same again and again
         self.waiting: deque[Held] = deque()  # claimed, and no slot to hand it to just now
 
     # --- claims ---
@@ -67,7 +70,10 @@ class Intake:
             idle = sum(1 for slot in flows if not slot.jobs)
         if not self._ahead.worth_claiming(room, idle, flowing):
             return []
-        return [(self._request(room, None), None)]
+        usual = (room, not self._ahead.short)
+        if usual not in self._usual:
+            self._usual[usual] = self._request(room, None)
+        return [(self._usual[usual], None)]
 
     def _request(self, n: int, ask: Ask | None) -> ClaimRequest:
         return ClaimRequest(
@@ -77,7 +83,7 @@ class Intake:
             host_priority=self._host_priority,
             models=ask.models if ask is not None else None,
             loaded_model=ask.loaded if ask is not None else None,
-            affinity_max_wait_s=float(config.get("affinity_max_wait_s")),
+            affinity_max_wait_s=self._wait_s,
             model_rows=ask is None or ask.model_rows,
             free_rows=ask is None or ask.free_rows,
             begin=not self._ahead.short,
@@ -97,10 +103,9 @@ class Intake:
         """Enter claimed jobs in the book and hand them over, most urgent first."""
         if not jobs:
             return
-        default_s = float(config.get("node_budget_s" if jobs[0].family.has_run else "ingest_budget_s"))
         for held in self._book.add(jobs):
             held.budget_s = watchdogs.budget_for(
-                self._gpu, held.job.budget_s, self._fates.budgets.get(held.job.name), default_s
+                self._gpu, held.job.budget_s, self._fates.budgets.get(held.job.name), self._budget_s
             )
         self._hand([entered for job in jobs if (entered := self._book.get(job.id)) is not None], ask)
 
@@ -193,6 +198,14 @@ class Intake:
         self.waiting.extend(
             held for held in self._book.all() if held.slot is None and not held.settling and id(held) not in waiting
         )
+
+    def give_back_stranded(self, settler: Settler) -> None:
+        """Jobs that wait for a GPU which another lane has got meanwhile (ours went with a connection): as before the claim."""
+        if self._gpus is not None and self.waiting:
+            stranded = [held for held in self.waiting if self._gpus.stranded(held.job.required_model)]
+            for held in stranded:
+                self.waiting.remove(held)
+            settler.never_began(stranded)
 
     def give_up(self, settler: Settler) -> None:
         """The lane is off or ends: what waits for a slot, or for an answer whose it is, goes back, nothing spent."""

@@ -301,6 +301,7 @@ class Lane:
         self.watch.tick(now)
         if not self.duty.claiming:
             self.intake.give_up(self.settler)
+        self.intake.give_back_stranded(self.settler)
         if self.duty.stops and now >= self.duty.stop_by and self.crew.has_jobs:
             self._kill_all(None, "drain", "the lane was stopped and its grace is over")
         if self.link.offline_s > self.options.max_offline and self.crew.has_jobs:

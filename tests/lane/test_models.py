@@ -204,6 +204,15 @@ def test_a_device_that_another_lane_has_is_not_waited_for_by_a_warm_slot(tmp_pat
     assert free.wanted(False, ["huge"]) == {"GPU-0", "GPU-1"}, "a claimed job waits for a slot that can hold its model"
 
 
+def test_a_claimed_job_is_stranded_when_others_have_every_device_that_could_run_it(tmp_path: Path) -> None:
+    """The locks went with a connection, and another lane was there first: the job goes back instead of waiting on."""
+    both = slot(0, tmp_path, SMALL), slot(1, tmp_path, LARGE)
+    assert policy(*both, locks=Locks(GPU_1="waiting")).stranded("huge")
+    assert not policy(*both, locks=Locks(GPU_1="waiting")).stranded("a")
+    assert not policy(*both, locks=Locks(GPU_1="asked", GPU_0="waiting")).stranded(None)
+    assert policy(*both, locks=Locks(GPU_1="waiting", GPU_0="waiting")).stranded(None)
+
+
 def test_slots_of_one_device_share_its_memory(tmp_path: Path) -> None:
     first, second = slot(0, tmp_path, LARGE), slot(1, tmp_path, LARGE)
     made = policy(first, second, share=True)
