@@ -76,6 +76,7 @@ class Executor:
         self.begun = 0  # jobs run in the order of their numbers: what is above this has not begun
         self.cancelled: set[int] = set()
         self.current: tuple[int, int, float] | None = None  # id, attempt, since
+        self.ctx: Context | None = None  # of the last job that asked for one
         self.model = WarmModel(lambda loaded, loading: self.send("model", model=loaded, loading=loading))
         self.retired = False
         self.pid = os.getpid()
@@ -139,8 +140,11 @@ class Executor:
             if not poller.poll(1000):
                 with self.book:
                     current = self.current
+                    ctx = self.ctx if current is not None else None
                     if current is not None and time.monotonic() - current[2] > 1.0:
                         self.log.name(current[0], current[1])
+                if ctx is not None:
+                    ctx.late(time.monotonic())
                 continue
             try:
                 data = self.control_socket.recv(1 << 16)
@@ -218,8 +222,10 @@ class Executor:
                 self.cancelled.discard(number)
                 status, payload = "cancelled", b""
         printed = {"p": 1} if self.log.ended(id, attempt) else {}
-        self._tidy()
         self.later("done", payload, no=number, s=status, e=round(elapsed, 6), **printed)
+        if not self.queue:
+            self.flush()  # the lane need not wait for the tidying
+        self._tidy()
 
     # --- the warm model ---
 
@@ -365,7 +371,10 @@ class Executor:
             priority=int(head.get("priority", 100)),
             is_priority=bool(head.get("next")),
         )
-        return Context(job, report=self.send, cancelled=is_cancelled, model=self.model.value, out_root=self.out_root)
+        self.ctx = Context(
+            job, report=self.send, cancelled=is_cancelled, model=self.model.value, out_root=self.out_root
+        )
+        return self.ctx
 
 
 def describe(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -46,6 +47,23 @@ class ClaimRequest:
     def by_model(self) -> bool:
         """Whether rows of this queue may want a model."""
         return self.worker.queue == "gpu"
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """The parameters of a claim statement."""
+        return {
+            "queue": self.worker.queue,
+            "project": self.worker.project,
+            "box": self.worker.box,
+            "owner": self.worker.owner,
+            "n": self.n,
+            "lease_s": float(self.lease_s),
+            "shun_s": float(config.get("shun_seconds")),
+            "begin": self.begin,
+            "models": list(self.wanted_models),
+            "loaded": self.loaded_model or "",
+            "wait_s": float(self.affinity_max_wait_s),
+        }
 
     @property
     def wanted_models(self) -> tuple[str, ...]:
@@ -144,7 +162,7 @@ def take(db: Db, request: ClaimRequest, plan: Plan) -> tuple[list[dict[str, Any]
             return take_sqlite(
                 db,
                 request.worker.family,
-                params(request),
+                request.params,
                 newest=request.host_priority < 0,
                 by_model=request.by_model,
                 bands=plan.bands,
@@ -153,7 +171,7 @@ def take(db: Db, request: ClaimRequest, plan: Plan) -> tuple[list[dict[str, Any]
     sql = claim_statement(
         request.worker.family, request.by_model, request.host_priority < 0, plan.bands, plan.look, plan.plain
     )
-    return split(db.hot(sql, **params(request)))
+    return split(db.hot(sql, **request.params))
 
 
 def split(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
@@ -177,24 +195,6 @@ def top_up(db: Db, request: ClaimRequest, plan: Plan, got: list[ClaimedJob], mor
         rows, more = take(db, rest, plan)
         got = got + jobs(rest, rows, began)
     return got
-
-
-def params(request: ClaimRequest) -> dict[str, Any]:
-    """The parameters of a claim statement."""
-    worker = request.worker
-    return {
-        "queue": worker.queue,
-        "project": worker.project,
-        "box": worker.box,
-        "owner": worker.owner,
-        "n": request.n,
-        "lease_s": float(request.lease_s),
-        "shun_s": float(config.get("shun_seconds")),
-        "begin": request.begin,
-        "models": list(request.wanted_models),
-        "loaded": request.loaded_model or "",
-        "wait_s": float(request.affinity_max_wait_s),
-    }
 
 
 def jobs(request: ClaimRequest, rows: Sequence[Mapping[str, Any]], began: float) -> list[ClaimedJob]:

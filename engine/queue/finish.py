@@ -14,7 +14,7 @@ import psycopg
 
 from engine.errors import BadInput, PayloadError, StaleClaim
 from engine.queue import events, outbox
-from engine.queue.claim import ClaimedJob, ClaimRequest, Plan, claim, jobs, params, split, take, top_up
+from engine.queue.claim import ClaimedJob, ClaimRequest, Plan, claim, jobs, split, take, top_up
 from engine.queue.family import Family, for_update
 from engine.queue.finish_sql import complete_statement, finish_statement
 from engine.queue.texts import check_payload, clean_text, encode_payload, payload_limit
@@ -65,7 +65,7 @@ def finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimReque
     with backoff (event ``requeued``, cause ``retry``); a node's end writes the outbox, a completed ingest job its
     executions row. A result that is too large or not JSON fails its own job only. Sends no notification.
     """
-    limit = payload_limit()
+    limit = payload_limit() if any(outcome.output_json for outcome in outcomes) else 0
     checked = [_checked(outcome, limit) for outcome in outcomes]
     if not checked:
         return Finished(claimed=claim(db, next) if next else [])
@@ -145,7 +145,7 @@ def _finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequ
     if next is not None:
         plan = Plan.for_request(db, next)
         shape = (next.by_model, next.host_priority < 0, plan.bands, plan.look, plan.plain)
-        given |= params(next)
+        given |= next.params
     began = time.monotonic()
     rows = db.hot(statement(worker.family, shape), **given)
     answer = _answered(rows)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import tuple_row
 
-from engine.queue.claim import ClaimRequest, Plan, claim, params
+from engine.queue.claim import ClaimRequest, Plan, claim
 from engine.queue.claim_sql import claim_statement
 from engine.queue.finish_sql import complete_statement, finish_statement
 from engine.store import Db, Store
@@ -51,7 +51,7 @@ def claim_plan(
     plan = Plan(look, bands or request.host_priority < 0)
     newest = request.host_priority < 0
     sql = claim_statement(request.worker.family, request.by_model, newest, plan.bands, plan.look, plain)
-    return explain(db, sql, params(request))
+    return explain(db, sql, request.params)
 
 
 def assert_by_index(plan: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def test_finish_and_claim_in_one_statement_go_by_index(pg_store: Store) -> None:
             "owner": worker.owner,
         }  # fmt: skip
         plans = [
-            explain(db, statement(worker.family, (False, False, False, 8, plain)), given | params(ask(worker)))
+            explain(db, statement(worker.family, (False, False, False, 8, plain)), given | ask(worker).params)
             for statement in (finish_statement, complete_statement)
             for plain in (False, True)
         ]
@@ -173,7 +173,7 @@ def test_ends_are_written_before_rows_are_locked_for_the_next_claim(pg_store: St
         add_many(db, 1000)
         given = {"ids": [1], "tokens": [1], "outputs": [None], "elapsed": [0.1], "box": "b1", "owner": worker.owner}
         plans = [
-            explain(db, complete_statement(worker.family, (False, False, False, 8, plain)), given | params(ask(worker)))
+            explain(db, complete_statement(worker.family, (False, False, False, 8, plain)), given | ask(worker).params)
             for plain in (False, True)
         ]
     for plan in plans:
