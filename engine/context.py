@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +67,8 @@ class Context:
         self._out_root = out_root
         self._pid = os.getpid()
         self._last_progress = float("-inf")
+        self._held_back: deque[tuple[float | None, str | None]] = deque(maxlen=1)  # came too soon after another
+        self._sending = threading.Lock()
         self._last_beat = float("-inf")
 
     def beat(self) -> None:
@@ -74,7 +79,8 @@ class Context:
             self._report("beat", id=self.job.id)
 
     def progress(self, pct: float | None = None, text: str | None = None) -> None:
-        """Report progress: percent 0-100 and a short text. It is a beat too. At most five a second leave the process."""
+        """Report progress: percent 0-100 and a short text. It is a beat too. At most five a second leave the
+        process; the last one does in any case, if the job goes on."""
         if pct is not None:
             pct = float(pct)
             if pct != pct:
@@ -82,8 +88,21 @@ class Context:
             pct = min(100.0, max(0.0, pct))
         now = time.monotonic()
         if now - self._last_progress >= PROGRESS_EVERY_S and os.getpid() == self._pid:
-            self._last_progress = self._last_beat = now
-            self._report("progress", id=self.job.id, pct=pct, text=None if text is None else str(text)[:500])
+            with self._sending:
+                self._held_back.clear()
+                self._send(now, pct, text)
+        else:
+            self._held_back.append((pct, text))
+
+    def late(self, now: float) -> None:
+        """Send the last progress that came too soon after another, once its time has come. For the executor."""
+        if self._held_back and now - self._last_progress >= PROGRESS_EVERY_S:
+            with self._sending, contextlib.suppress(IndexError):
+                self._send(now, *self._held_back.pop())
+
+    def _send(self, now: float, pct: float | None, text: str | None) -> None:
+        self._last_progress = self._last_beat = now
+        self._report("progress", id=self.job.id, pct=pct, text=None if text is None else str(text)[:500])
 
     def cancelled(self) -> bool:
         """Whether somebody asked for this job to stop. It is killed if it does not within ``cancel_grace`` (10 s)."""

@@ -109,7 +109,7 @@ def progress(db: Db, family: Family, reports: Iterable[tuple[int, int, float | N
                 percent=None if percent is None else min(100.0, max(0.0, float(percent))),
                 note=clean_text(text, PROGRESS_TEXT_LIMIT),
             )
-            if not touched:
+            if not touched and not _completed_itself(db, family, job_id, token):
                 lost.add(job_id)
     return lost
 
@@ -127,7 +127,14 @@ def begin(db: Db, worker: Worker, held: Mapping[int, int]) -> set[int]:
         owner=worker.owner,
         **_held(db, held),
     )
-    return set(held) - {row["id"] for row in rows}
+    begun = {row["id"] for row in rows}
+    return {id for id in held if id not in begun and not _completed_itself(db, worker.family, id, held[id])}
+
+
+def _completed_itself(db: Db, family: Family, job_id: int, token: int) -> bool:
+    """The attempt committed its own completion (complete_job) and goes on for a moment: it is over, but not lost."""
+    row = db.one(f"select status, fencing_token from {family.table} where id = {{id}}", id=job_id)
+    return row is not None and row["status"] == "completed" and row["fencing_token"] == token
 
 
 def _fence(db: Db) -> str:
@@ -155,6 +162,8 @@ def _lost(worker: Worker, held: Mapping[int, int], seen: Iterable[Mapping[str, A
     ours = {
         row["id"]
         for row in seen
-        if row["status"] == "running" and row["fencing_token"] == held[row["id"]] and row["claimed_by"] == worker.owner
+        if row["status"] in ("running", "completed")  # by itself, see complete_job: nobody else has it
+        and row["fencing_token"] == held[row["id"]]
+        and row["claimed_by"] == worker.owner
     }
     return set(held) - ours

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -138,6 +140,49 @@ def hop(path: str, seconds: float = 600.0) -> None:
     time.sleep(seconds)
 
 
+def complete_itself(ctx: Any, path: str, then: str = "return") -> dict[str, Any]:
+    """Commit a row of its own and the completion together, go on for a while, then end in some way."""
+    import psycopg
+
+    import engine
+    from engine import config
+
+    url = config.db_url()
+    made: Any = (
+        sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)
+        if url.startswith("sqlite")
+        else psycopg.connect(url)
+    )
+    with contextlib.closing(made) as conn:
+        with conn:
+            conn.execute(f"insert into effects (job_id) values ({ctx.job.id})")
+            if then == "wait first":
+                touch_and_wait(path)
+            engine.complete_job(conn, ctx.job, {"by": "itself"})
+    if then != "wait first":
+        touch_and_wait(path)
+    if then == "raise":
+        raise ValueError("after all was done")
+    return {"by": "the lane"}
+
+
+def who_am_i() -> dict[str, Any]:
+    return {"pid": os.getpid()}
+
+
+def spam(ctx: Any, seconds: float = 1.0) -> dict[str, Any]:
+    """Beat and report as fast as it goes; the last report is what counts."""
+    until = time.monotonic() + seconds
+    count = 0
+    while time.monotonic() < until:
+        ctx.beat()
+        ctx.progress(count % 100, f"{count}")
+        count += 1
+    ctx.progress(77.0, "the last word")
+    time.sleep(3.0)
+    return {"calls": count}
+
+
 def die(how: str = "kill") -> None:
     if how == "exit":
         os._exit(7)
@@ -217,7 +262,8 @@ def visible_device() -> dict[str, Any]:
 
 
 for fn in (
-    noop, echo, nap, fail, touch_and_wait, heed_cancel, hold_gil, family_tree, scatter, hop, die, die_once, talk, chatter,
+    noop, echo, nap, fail, touch_and_wait, heed_cancel, hold_gil, family_tree, scatter, hop,
+    complete_itself, who_am_i, spam, die, die_once, talk, chatter,
     speak_and_hold_gil, report, bad_result,
     leave, later, with_model, visible_device,
 ):  # fmt: skip
