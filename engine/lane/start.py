@@ -17,6 +17,7 @@ from engine.lane import devices, logs, outdirs
 from engine.lane.lane import Lane, LaneOptions
 from engine.lane.link import Backoff
 from engine.lane.slot import Spec
+from engine.lane.watchdogs import Limits
 from engine.queue.lease import check_lease
 from engine.queue.workers import Worker
 from engine.store import Store, open_store
@@ -84,6 +85,7 @@ def check(options: LaneOptions) -> None:
     if options.claims_ahead < 0:
         raise BadInput("claims ahead must not be negative")
     check_lease(options.lease_seconds, options.renew_seconds)
+    Limits.configured()
 
 
 def _check_count(options: LaneOptions, devices: int, which: str) -> None:
