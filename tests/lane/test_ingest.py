@@ -134,9 +134,8 @@ def test_a_lane_whose_executors_cannot_start_claims_nothing_and_does_not_spin(
     with sqlite_store.connect("test") as db:
         job = add(db, "noop", max_attempts=3)
         eventually(lambda: "no license server" in (heartbeat(db).get("last_exit_reason") or ""), what="it says why")
-        began = time.monotonic()
         eventually(lambda: len((tmp_path / "starts").read_text()) >= 3, what="it tries again")
-        assert len((tmp_path / "starts").read_text()) <= 4 + (time.monotonic() - began) * 2, "with growing pauses"
+        eventually(lambda: "next try in 3.0 s" in processes.log(lane), what="with growing pauses")
         seen = row(db, job)
         assert (seen["status"], seen["attempt"], seen["failures"], history(db, job)) == ("queued", 0, 0, [])
         other = start_lane(processes, sqlite_store, box="b2")
