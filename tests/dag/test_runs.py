@@ -334,16 +334,16 @@ def test_outputs_are_read_only_where_they_are_referred_to(db: Db, monkeypatch: p
 
 
 def test_a_merge_that_is_too_large_fails_before_everything_was_read(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 outputs of 500 KB: three are too many already, and a few MiB are all that is ever read."""
+    """40 outputs of 500 KB: three are too many already, and a few MiB are all that the database is asked for."""
     read: list[str] = []
-    original = Outputs._fetch
+    original = type(db).all
 
-    def fetch(self: Outputs, node_id: str) -> None:
-        before = set(self._held)
-        original(self, node_id)
-        read.extend(self._held.keys() - before)
+    def all(self: Db, sql: str, /, **params: Any) -> list[dict[str, Any]]:
+        rows = original(self, sql, **params)
+        read.extend(row["node_id"] for row in rows if row.get("output") is not None)
+        return rows
 
-    monkeypatch.setattr(Outputs, "_fetch", fetch)
+    monkeypatch.setattr(type(db), "all", all)
     hands = Hands(db)
     parts = [f"p{i:02}" for i in range(40)]
     for reference in ("", ".text"):
