@@ -163,7 +163,7 @@ def _fields(low: int, high: int) -> st.SearchStrategy[str]:
 CRONS = st.tuples(_fields(0, 59), _fields(0, 23), st.just("*"), st.just("*"), st.one_of(st.just("*"), _fields(0, 7)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(CRONS.map(" ".join), st.sampled_from(CHANGES), st.integers(0, 3 * 86_400))
 def test_ticks_strictly_increase_none_is_missing_and_none_comes_twice(
     cron: str, change: tuple[str, str, str], offset_s: int
