@@ -6,6 +6,7 @@ wait for this loop (renewals, heartbeats, looking for orders) is the keeper's.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import selectors
@@ -156,6 +157,8 @@ class Lane:
         """Work until told to stop (or, with ``once``, until there is nothing left). Signals: drain, then hard."""
         tree.become_subreaper()
         sys.setswitchinterval(0.001)  # the loop and the keeper are both short of breath, neither computes for long
+        gc.collect()
+        gc.freeze()  # what is here now stays: collections that come every few jobs need not walk over it
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._news_write, warn_on_full_buffer=False)

@@ -229,25 +229,25 @@ class Slot:
         """Put one job into the pipe (written by :meth:`pump`). Raises, and keeps nothing of it, when it does not pack."""
         self._number += 1
         job = held.job
-        frame = protocol.pack(
-            "job",
-            job.payload.encode(),
-            no=self._number,
-            id=job.id,
-            token=job.fencing_token,
-            attempt=job.attempt,
-            family=job.family.name,
-            name=job.name,
-            queue=job.queue,
-            project=job.project,
-            run=job.run_id,
-            node=job.node_id,
-            model=job.required_model,
-            priority=job.priority,
-            next=job.is_priority,
-            ahead=job.ahead,
-            good=held.good_until,
-        )
+        header: dict[str, Any] = {
+            "no": self._number,
+            "id": job.id,
+            "token": job.fencing_token,
+            "attempt": job.attempt,
+            "family": job.family.name,
+            "name": job.name,
+            "queue": job.queue,
+            "project": job.project,
+            "priority": job.priority,
+            "good": held.good_until,
+        }
+        if job.family.has_run:  # what most jobs do not have is left out
+            header |= {"run": job.run_id, "node": job.node_id, "model": job.required_model}
+        if job.is_priority:
+            header["next"] = True
+        if job.ahead:
+            header["ahead"] = True
+        frame = protocol.pack("job", job.payload.encode(), **header)
         held.slot, held.number = self, self._number
         if not job.ahead:
             held.began = now
