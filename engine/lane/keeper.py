@@ -23,6 +23,7 @@ from engine.queue import controls, lease, requeue, workers
 from engine.queue.workers import Worker
 from engine.store import Db, Store
 from engine.store.locks import Exclusive, Presence
+from engine.store.postgres import PostgresDb, is_pooled
 
 log = logging.getLogger("engine.lane")
 LOOK_S = 1.0  # orders and flags are looked at this often, without any wake
@@ -94,6 +95,8 @@ class Keeper(threading.Thread):
         self._timing, self._face, self._news, self._side, self._tails = timing, face, news, side, tails
         self._presence = Presence(store, worker.incarnation)
         self._exclusive = Exclusive(store, f"lane:{worker.box}:{worker.queue}:{worker.project}")
+        self._locks = True  # False behind a pooler: a lock would stay on its connection when we are gone
+        self._pooler_told = False
         self._poked = threading.Event()
         self._ending = threading.Event()
         self._db: Db | None = None
@@ -154,7 +157,17 @@ class Keeper(threading.Thread):
     def _connect(self) -> None:
         name = f"lane {self._worker.queue} keeper"
         self._db = self._store.connect(name, direct=True, timeout_s=min(10.0, self._timing.renew_s))
-        self._presence.hold(self._db)
+        self._locks = not (isinstance(self._db, PostgresDb) and is_pooled(self._db))
+        if self._locks:
+            self._presence.hold(self._db)
+        elif not self._pooler_told:
+            self._pooler_told = True
+            log.warning(
+                "%s: a pooler stands before the database; set FLIGHTDECK_DB_DIRECT_URL to an address past it. Without one "
+                "this lane holds no session lock: its death is seen by its heartbeat only, after 45 s, and work that "
+                "comes in by the poll",
+                self._lane,
+            )
         self._next_renew = self._next_beat = self._next_look = 0.0
 
     def _disconnect(self) -> None:
@@ -222,7 +235,7 @@ class Keeper(threading.Thread):
 
         Work that runs (the lock went with a connection) is renewed meanwhile: its fences are ours, whoever has the lock.
         """
-        if not self._exclusive.try_acquire(db):
+        if not (self._exclusive.try_acquire(db) if self._locks else workers.alone(db, self._worker)):
             if not self._waiting_told:
                 self._waiting_told = True
                 project = f" (project {self._worker.project})" if self._worker.project else ""

@@ -79,6 +79,18 @@ def beat(
     )
 
 
+def alone(db: Db, worker: Worker) -> bool:
+    """Whether no other life of this lane has given a sign for 45 s: for where no session lock can be held."""
+    return not db.value(
+        "select count(*) as n from worker_heartbeats where box = {box} and queue = {queue} and project = {project} "
+        "and incarnation <> {incarnation} and state <> 'stopping' and last_seen > {clock} - interval '45 seconds'",
+        box=worker.box,
+        queue=worker.queue,
+        project=worker.project,
+        incarnation=worker.incarnation,
+    )
+
+
 def free_predecessors(store: Store, db: Db, worker: Worker) -> int:
     """Give back the rows of earlier lives of this very lane whose session is gone. Returns how many.
 

@@ -214,9 +214,9 @@ class Load:
 
     def _replay(self, client: Client, pick: random.Random) -> None:
         for _ in self._paced(self.options.replays):
-            keys = list(self.asked.keys)
-            if not keys:
-                continue
+            while not (keys := list(self.asked.keys)):
+                if self.stop.wait(0.1):
+                    raise Gone("over")
             key = pick.choice(keys)
             id, item = self.asked.keys[key]
             if pick.random() < 0.8:
