@@ -39,7 +39,8 @@ def drain(db: Db, graphs: GraphCache, limit: int = 1000) -> Drained:
     done = Drained()
     for run_id, group in by_run.items():
         try:
-            outcome = advance(db, run_id, graphs, [event["id"] for event in group])
+            answered = any(event["kind"] == "input" for event in group)
+            outcome = advance(db, run_id, graphs, [event["id"] for event in group], answered)
         except Exception as error:
             if isinstance(error, StoreUnavailable) and db.closed:
                 raise

@@ -109,11 +109,11 @@ def _graph_of(graph_or_name: Any) -> tuple[Any, str]:
 Outcome = Literal["advanced", "over", "busy", "gone"]
 
 
-def advance(db: Db, run_id: int, graphs: GraphCache, event_ids: Sequence[int] = ()) -> Outcome:
+def advance(db: Db, run_id: int, graphs: GraphCache, event_ids: Sequence[int] = (), answered: bool = False) -> Outcome:
     """Do in one transaction what the run needs now, and close the outbox events that led here.
 
     ``over``: the run had ended before; ``busy``: another session holds the run, nothing was done; ``gone``: no such
-    run. Statements per call are bounded, whatever the size of the graph.
+    run. Statements per call are bounded, whatever the size of the graph. ``answered``: one of the events is human input.
     """
     with db.transaction():
         run = db.one(
@@ -123,8 +123,9 @@ def advance(db: Db, run_id: int, graphs: GraphCache, event_ids: Sequence[int] = 
             if db.value("select 1 from workflow_runs where id = {id}", id=run_id):
                 return "busy"
             outcome: Outcome = "gone"
+            inputs.fail_pending(db, run_id, "there is no such run")
         elif run["status"] in LIVE:
-            _move_on(db, run, graphs)
+            _move_on(db, run, graphs, answered)
             outcome = "advanced"
         else:
             outcome = "over"
@@ -143,7 +144,7 @@ def _lock_or_skip(db: Db) -> str:
     return "for no key update skip locked" if db.kind == "postgresql" else ""
 
 
-def _move_on(db: Db, run: Mapping[str, Any], graphs: GraphCache) -> None:
+def _move_on(db: Db, run: Mapping[str, Any], graphs: GraphCache, answered: bool) -> None:
     run_id = run["id"]
     try:
         graph = graphs.get(db, run_id)
@@ -152,7 +153,7 @@ def _move_on(db: Db, run: Mapping[str, Any], graphs: GraphCache) -> None:
         return
     rows = db.all("select node_id, status from workflow_node_jobs where run_id = {run_id}", run_id=run_id)
     statuses = {row["node_id"]: row["status"] for row in rows}
-    if "awaiting_input" in statuses.values():
+    if answered or "awaiting_input" in statuses.values():
         statuses |= inputs.answer_waiting(db, run_id)
     context: Any = None
     while True:

@@ -261,6 +261,18 @@ def test_an_answer_that_no_node_waits_for_fails_with_the_reason(db: Db) -> None:
     assert statuses(db, run_id) == {"ask": "awaiting_input", "other": "queued"}
 
 
+def test_an_answer_to_nobody_is_dealt_with_once(db: Db) -> None:
+    """Written by plain SQL: to a node that never waits, to a run that does not exist. No sweep comes back to it."""
+    run_id = submit_run(db, chain(node("work")))
+    for run in (run_id, 4711):
+        db.run("insert into input_submissions (run_id, node_id, value) values ({r}, 'work', {v}{json})", r=run, v="1")
+    assert runs.look_again(db, unexpanded=True) == 2
+    drain_all(db)
+    rows = db.all("select error from input_submissions where status = 'failed' order by id")
+    assert [row["error"] for row in rows] == ["node 'work' does not wait for input", "there is no such run"]
+    assert runs.look_again(db, unexpanded=True) == 0
+
+
 def test_an_answer_that_reaches_a_run_that_is_over_fails_with_the_reason(db: Db) -> None:
     """Ended by plain SQL, between the submission and the dispatch."""
     run_id = parked(db)
