@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,13 @@ import engine
 from engine import registry
 from engine.errors import BadInput
 from engine.lane.devices import UNKNOWN, Device
+from engine.lane.errands import Errands
 from engine.lane.gpus import Gpus as Policy
 from engine.lane.models import WarmModel
 from engine.lane.slot import Slot, Spec
 from engine.queue import models
 from engine.queue.claim import ClaimRequest, claim
+from engine.queue.models import ModelOrder
 from engine.queue.workers import Worker
 from engine.store import Db, Store
 from engine.store.locks import new_incarnation
@@ -241,54 +244,58 @@ def test_slots_of_different_kinds_each_find_an_aged_job_in_time(db: Db) -> None:
 
 
 def test_a_model_runs_only_where_it_fits_and_two_cards_hold_two_models(
-    store: Store, db: Db, processes: Processes, tmp_path: Path
+    sqlite_store: Store, processes: Processes, tmp_path: Path
 ) -> None:
     """Affinity: jobs of two models, in turns, are two loads; a model for the large card never meets the small."""
-    gpus, diary = Gpus(tmp_path, card(0), card(1, total_mb=81_920)), Diary(tmp_path)
-    lane = gpu_lane(processes, store, diary, gpus, {"a": 8, "b": 8, "huge": 60, "never": 200})
-    eventually(lambda: lane_row(db)["state"] == "running" and lane_row(db)["models_known"])
-    row = lane_row(db)
-    assert row["models_known"] == ["a", "b", "huge", "never"] and row["models_fit"] == ["a", "b", "huge"]
-    assert (row["slots"], row["vram_mb"], row["detail"]["any_slots"]) == (2, 81_920.0, 2)
-    assert [(each["index"], each["uuid"], each["fits"]) for each in row["detail"]["devices"]] == [
-        (0, card(0)["uuid"], ["a", "b"]),
-        (1, card(1)["uuid"], ["a", "b", "huge"]),
-    ]
-    go = tmp_path / "go"
-    first = [put(db, "a", go=str(go)), put(db, "b", go=str(go))]
-    eventually(lambda: len(diary.lines("begin")) == 2, what="a model on each card")
-    go.touch()
-    done(db, *first)
-    for model in "bbaab":
-        done(db, put(db, model))
-    assert sorted(diary.said("load")) == ["load a", "load b"], diary.said("load", "unload")
-    done(db, *[put(db, "huge") for _ in range(2)])
-    (loaded,) = [line for line in diary.lines("load") if line.detail == "huge"]
-    assert loaded.device == card(1)["uuid"]
-    eventually(lambda: "huge" in (lane_row(db)["current_model"] or ""))
-    stop(lane)
+    with sqlite_store.connect("test") as db:
+        gpus, diary = Gpus(tmp_path, card(0), card(1, total_mb=81_920)), Diary(tmp_path)
+        lane = gpu_lane(processes, sqlite_store, diary, gpus, {"a": 8, "b": 8, "huge": 60, "never": 200})
+        eventually(lambda: lane_row(db)["state"] == "running" and lane_row(db)["models_known"])
+        row = lane_row(db)
+        assert row["models_known"] == ["a", "b", "huge", "never"] and row["models_fit"] == ["a", "b", "huge"]
+        assert (row["slots"], row["vram_mb"], row["detail"]["any_slots"]) == (2, 81_920.0, 2)
+        assert [(each["index"], each["uuid"], each["fits"]) for each in row["detail"]["devices"]] == [
+            (0, card(0)["uuid"], ["a", "b"]),
+            (1, card(1)["uuid"], ["a", "b", "huge"]),
+        ]
+        go = tmp_path / "go"
+        first = [put(db, "a", go=str(go)), put(db, "b", go=str(go))]
+        eventually(lambda: len(diary.lines("begin")) == 2, what="a model on each card")
+        go.touch()
+        done(db, *first)
+        for model in "bbaab":
+            done(db, put(db, model))
+        assert sorted(diary.said("load")) == ["load a", "load b"], diary.said("load", "unload")
+        done(db, *[put(db, "huge") for _ in range(2)])
+        (loaded,) = [line for line in diary.lines("load") if line.detail == "huge"]
+        assert loaded.device == card(1)["uuid"]
+        eventually(lambda: "huge" in (lane_row(db)["current_model"] or ""))
+        stop(lane)
 
 
 def test_an_aged_job_of_a_cold_model_is_not_starved_by_warm_ones(
-    store: Store, db: Db, processes: Processes, tmp_path: Path
+    sqlite_store: Store, processes: Processes, tmp_path: Path
 ) -> None:
     """affinity_max_wait_s: until then warm jobs go first, after it the oldest job does."""
-    gpus, diary = Gpus(tmp_path, card()), Diary(tmp_path)
-    env = {"FLIGHTDECK_AFFINITY_MAX_WAIT_S": "100"}
-    lane = gpu_lane(processes, store, diary, gpus, {"warm": 1, "cold": 1, "aged": 1}, env=env)
-    go = tmp_path / "go"
-    running = put(db, "warm", go=str(go))
-    eventually(lambda: diary.lines("begin"))
-    cold, aged = put(db, "cold", priority=1), put(db, "aged", priority=100)
-    db.run("update workflow_node_jobs set created_at = {at} where id = {id}", id=aged, at=db.now() - timedelta(days=1))
-    rest = [put(db, "warm", priority=50) for _ in range(5)]
-    go.touch()
-    done(db, running, cold, aged, *rest)
-    order = [line.detail for line in diary.lines("begin")]
-    # The aged one counts as warm and is in a later band than five warm ones, but it is not behind new ones for ever.
-    assert order == ["warm"] * 6 + ["aged", "cold"] or order == ["warm"] * 6 + ["cold", "aged"]
-    assert diary.said("load") == ["load warm", "load aged", "load cold"], "it counted as warm, the other did not"
-    stop(lane)
+    with sqlite_store.connect("test") as db:
+        gpus, diary = Gpus(tmp_path, card()), Diary(tmp_path)
+        env = {"FLIGHTDECK_AFFINITY_MAX_WAIT_S": "100"}
+        lane = gpu_lane(processes, sqlite_store, diary, gpus, {"warm": 1, "cold": 1, "aged": 1}, env=env)
+        go = tmp_path / "go"
+        running = put(db, "warm", go=str(go))
+        eventually(lambda: diary.lines("begin"))
+        cold, aged = put(db, "cold", priority=1), put(db, "aged", priority=100)
+        db.run(
+            "update workflow_node_jobs set created_at = {at} where id = {id}", id=aged, at=db.now() - timedelta(days=1)
+        )
+        rest = [put(db, "warm", priority=50) for _ in range(5)]
+        go.touch()
+        done(db, running, cold, aged, *rest)
+        order = [line.detail for line in diary.lines("begin")]
+        # The aged one counts as warm and is in a later band than five warm ones, but it is not behind new ones for ever.
+        assert order == ["warm"] * 6 + ["aged", "cold"] or order == ["warm"] * 6 + ["cold", "aged"]
+        assert diary.said("load") == ["load warm", "load aged", "load cold"], "it counted as warm, the other did not"
+        stop(lane)
 
 
 def test_a_loader_that_fails_fails_its_job_and_leaves_nothing_behind(
@@ -341,6 +348,77 @@ def test_jobs_without_a_model_do_not_keep_one_warm(sqlite_store: Store, processe
 # --- orders of operators ---
 
 
+class Told:
+    """Orders as a lane without executors carries them out: what they would be told, what operators read."""
+
+    def __init__(self, *slots: Slot, locks: Locks | None = None) -> None:
+        self.sent: list[tuple[int, str, str]] = []
+        self.said: dict[int, str] = {}
+        crew: Any = self
+        self.errands = Errands(policy(*slots, locks=locks), crew, lambda: KNOWN, self.said.__setitem__)
+
+    def tell(self, slot: Slot, kind: str, **header: Any) -> None:
+        self.sent.append((slot.index, kind, header["model"]))
+
+    def open(self, *orders: ModelOrder, claiming: bool = True, ready: bool = True) -> None:
+        self.errands.ordered(orders)
+        self.errands.tick(claiming, ready)
+
+
+LOAD = ModelOrder(1, "huge", "load")
+DROP = ModelOrder(2, "a", "unload")
+
+
+def test_an_order_waits_for_a_lane_that_starts_or_is_parked_and_for_its_device(tmp_path: Path) -> None:
+    where = slot(1, tmp_path, LARGE)
+    locks = Locks(GPU_1="waiting")
+    told = Told(where, locks=locks)
+    told.open(LOAD, ready=False)
+    assert told.said[1] == "waiting: the lane is starting"
+    told.open(LOAD, claiming=False)
+    assert told.said[1] == "waiting: the lane is parked or stops"
+    told.open(LOAD)
+    assert told.said[1] == "waiting: another lane of this box has GPU-1" and where.errand == 1 and where.occupies
+    told.open(LOAD, claiming=False)
+    assert where.errand is None, "parked meanwhile: the slot is given back"
+    locks.states.clear()
+    told.open(LOAD)
+    assert told.sent == [(1, "load", "huge")] and told.said[1] == "loading"
+    told.errands.answered(where, 1, "loaded in 2.0 s")
+    assert told.said[1] == "loaded in 2.0 s on GPU-1"
+    told.open(LOAD)
+    assert len(told.sent) == 1, "once"
+
+
+def test_an_executor_that_ends_over_an_order_is_the_answer(tmp_path: Path) -> None:
+    loads, drops = slot(1, tmp_path, LARGE), slot(0, tmp_path, SMALL, model="a")
+    told = Told(loads, drops)
+    told.open(LOAD, DROP)
+    assert told.sent == [(1, "load", "huge"), (0, "unload", "a")]
+    loads.errand = drops.errand = None
+    told.open(LOAD, DROP)
+    assert told.said == {
+        1: "failed: the executor on GPU-1 ended",
+        2: "unloaded: the executor on GPU-0 ended",
+    }
+
+
+def test_an_order_that_cannot_be_met_says_why(tmp_path: Path) -> None:
+    small, free = Told(slot(0, tmp_path, SMALL)), Told(slot(0, tmp_path, SMALL, kind="free"))
+    small.open(LOAD, DROP, ModelOrder(3, "nope", "load"))
+    assert small.said == {
+        1: "model huge needs 60 GiB and does not fit: the largest device here has 24.0 GiB",
+        2: "not loaded here",
+        3: "model nope is not registered here (known: a, b, huge)",
+    }
+    free.open(LOAD)
+    assert free.said[1] == "no slot of this lane takes models"
+    both = Told(slot(0, tmp_path, SMALL, model="a"), slot(1, tmp_path, LARGE, model="a"))
+    both.errands._gpus.slots[1].errand = 7
+    both.open(DROP)
+    assert both.said[2] == "waiting: a slot is busy with another order" and both.sent == []
+
+
 def answer(db: Db, order: str) -> str:
     """What the only lane said."""
     return next(iter(models.answers(db, order).values()), "")
@@ -378,9 +456,10 @@ def test_an_operator_preloads_and_unloads_a_model(store: Store, db: Db, processe
     go = tmp_path / "go"
     jobs = [put(db, model, go=str(go)) for model in ("a", "b")]
     eventually(lambda: len(diary.lines("begin")) == 4, what="both slots work")
+    before = diary.said("unload").count("unload b")
     busy, drop = order(db, "load", "c"), order(db, "unload", "b")
     eventually(lambda: answer(db, busy) == "waiting: every slot that could hold it is busy")
-    assert "unload b" not in diary.said("unload"), "no job is interrupted"
+    assert diary.said("unload").count("unload b") == before, "no job is interrupted"
     go.touch()
     done(db, *jobs)
     eventually(lambda: "unloaded" in answer(db, drop) and answer(db, busy).startswith("loaded in "))
