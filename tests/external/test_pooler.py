@@ -76,7 +76,7 @@ def test_without_an_address_past_the_pooler_start_up_says_so_and_heartbeats_deci
         eventually(lambda: "heartbeat" in processes.log(leader), what="the leader says so")
         job = add(db, "touch_and_wait", {"path": str(tmp_path / "began")}, only_boxes=["b1"])
         pid_in(tmp_path / "began")
-        db.run("update ingest_jobs set only_boxes = '{}' where id = {id}", id=job)
+        db.run("update ingest_jobs set only_boxes = '{{}}' where id = {id}", id=job)
         doomed.send_signal(signal.SIGKILL)
         eventually(lambda: row(db, job)["claimed_box"] == "b2", timeout_s=90, what="the other lane has it")
         told = [(each["event_type"], each["cause"]) for each in history(db, job)]
