@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import ConfigError
+from engine.queue.claim_sql import KEEP_GENERATED
 from engine.queue.family import Family
 from engine.queue.texts import clean_text
 from engine.queue.workers import Worker
@@ -47,7 +48,7 @@ def renew(db: Db, worker: Worker, held: Mapping[int, int], lease_s: float) -> Re
         return answer
     table = worker.family.table
     rows = db.all(
-        f"update {table} set lease_expires_at = {{after[lease_s]}} where id in (select j.id from {table} j "
+        f"update {table} as j set {_keep(db)}lease_expires_at = {{after[lease_s]}} where id in (select j.id from {table} j "
         f"where j.id {{any[ids]}} and j.status = 'running' and j.claimed_by = {{owner}} and {_fence(db)} "
         "order by j.id {skip_locked}) returning id, cancel_requested, kill_requested",
         lease_s=float(lease_s),
@@ -102,7 +103,7 @@ def progress(db: Db, family: Family, reports: Iterable[tuple[int, int, float | N
     with db.transaction():
         for job_id, token, percent, text in rows:
             touched = db.run(
-                f"update {family.table} set progress_pct = {{percent}}, progress_text = {{note}} "
+                f"update {family.table} as j set {_keep(db)}progress_pct = {{percent}}, progress_text = {{note}} "
                 "where id = {id} and fencing_token = {token} and status = 'running'",
                 id=job_id,
                 token=token,
@@ -121,7 +122,7 @@ def begin(db: Db, worker: Worker, held: Mapping[int, int]) -> set[int]:
     table = worker.family.table
     lock = "for update" if db.kind == "postgresql" else ""
     rows = db.all(
-        f"update {table} set started_at = coalesce(started_at, {{now}}) where id in (select j.id from {table} j "
+        f"update {table} as j set {_keep(db)}started_at = coalesce(started_at, {{now}}) where id in (select j.id from {table} j "
         f"where j.id {{any[ids]}} and j.status = 'running' and j.claimed_by = {{owner}} and {_fence(db)} "
         f"order by j.id {lock}) returning id",
         owner=worker.owner,
@@ -135,6 +136,11 @@ def _completed_itself(db: Db, family: Family, job_id: int, token: int) -> bool:
     """The attempt committed its own completion (complete_job) and goes on for a moment: it is over, but not lost."""
     row = db.one(f"select status, fencing_token from {family.table} where id = {{id}}", id=job_id)
     return row is not None and row["status"] == "completed" and row["fencing_token"] == token
+
+
+def _keep(db: Db) -> str:
+    """See KEEP_GENERATED; SQLite would write its index anew instead."""
+    return f"{KEEP_GENERATED}, " if db.kind == "postgresql" else ""
 
 
 def _fence(db: Db) -> str:
