@@ -50,11 +50,7 @@ class Retention:
             Walk("events", "retention_events_days", _plain("job_events", "created_at")),
             Walk("control_events", "retention_events_days", _plain("control_events", "at")),
             Walk("inputs", "retention_runs_days", _plain("input_submissions", "processed_at", "status <> 'pending'")),
-            Walk(
-                "outbox",
-                "retention_outbox_days",
-                _plain("workflow_dispatch_events", "processed_at", "processed_at is not null"),
-            ),
+            Walk("outbox", "retention_outbox_days", _plain("workflow_dispatch_events", "processed_at")),
             Walk("model_orders", "retention_outbox_days", _plain("model_orders", "expires_at")),
             Walk("services", "retention_workers_days", services),
             Walk("heartbeats", "retention_workers_days", heartbeats),

@@ -116,12 +116,15 @@ CASES: list[tuple[Facts, list[tuple[str, str]], str]] = [
     (postgres(pooled=True), [], ""),
     (postgres(session_error="it outlives"), [("warning", "sessions")], "45 s"),
     (postgres(connections=95, max_connections=100), [("warning", "database")], "95 of 100"),
-    (postgres(holders=[Holder("session", "4711", 29.0)]), [], ""),
+    (postgres(holders=[Holder("session", "4711", 29.0)], hidden=2), [], ""),
+    (replace(postgres(), schema=4, schema_needed=3), [], ""),
     (
         postgres(holders=[Holder("session", "4711", 312.0, "psql, user ana, idle in transaction", "select 1")]),
         [("warning", "snapshot")],
         "session 4711 (psql, user ana, idle in transaction) has held a snapshot for 5 min",
     ),
+    (postgres(holders=[Holder("session", "1", 3 * 3600.0)]), [("warning", "snapshot")], "for 3 h"),
+    (postgres(holders=[Holder("session", "1", 3 * 86400.0)]), [("warning", "snapshot")], "for 3 days"),
     (postgres(holders=[Holder("prepared", "tx1", 1.0)]), [("warning", "snapshot")], "rollback prepared 'tx1'"),
     (postgres(holders=[Holder("slot", "old")]), [("warning", "snapshot")], "pg_drop_replication_slot('old')"),
     (postgres(tables=[Table("t", 250_000, 10, 10.0, 10)]), [("warning", "bloat")], "250,000 dead rows"),
@@ -167,6 +170,7 @@ CASES: list[tuple[Facts, list[tuple[str, str]], str]] = [
         [],
         "",
     ),
+    (fleet(services=[{**LEADER, "detail": {"sweeps": {"x": {"last_run_at": "a foreign text"}}}}]), [], ""),
     (fleet(schedules=2), [("fault", "scheduler")], "2 schedules"),
     (fleet(schedules=2, services=[LEADER, service("scheduler")]), [], ""),
     (fleet(lanes=[{**LANE, "age_s": 50.0}]), [("warning", "lane")], "a/gpu has been silent for 50 s"),
@@ -325,9 +329,9 @@ def test_doctor_changes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
-        "22 1 0:20 / / rw - overlay overlay rw\n"
-        "30 22 0:30 / /srv rw shared:1 - ext4 /dev/sda1 rw\n"
         "31 30 0:31 / /srv/my\\040share rw - nfs4 host:/x rw\n"
+        "30 22 0:30 / /srv rw shared:1 - ext4 /dev/sda1 rw\n"
+        "22 1 0:20 / / rw - overlay overlay rw\n"
         "bad line\n"
     )
     kinds = [_filesystem(Path(p), mounts) for p in ("/x.db", "/srv/x.db", "/srv/my share/x.db", "/srv/my sharex.db")]

@@ -15,7 +15,7 @@ from engine import supervisor as module
 from engine.errors import BadInput
 from engine.queue.workers import Worker, beat
 from engine.store import Db, Store
-from engine.store.locks import new_incarnation
+from engine.store.locks import Exclusive, new_incarnation
 from engine.supervisor import Map, Supervisor, dead_lanes, read_map, run_command
 from tests.support import Processes, command, eventually
 
@@ -155,6 +155,11 @@ def test_each_flagged_lane_gets_its_command_once_per_cooldown_and_one_that_fails
 
 def test_two_supervisors_do_not_restart_a_lane_twice(store: Store, db: Db, told: Path) -> None:
     flag(db, "a")
+    with store.connect("another") as another:
+        deciding = Exclusive(store, "restart:a:gpu:")
+        assert deciding.try_acquire(another)
+        assert once(store, {"*": TELL}) and lines(told) == [], "another one is about to restart it"
+        deciding.release()
     threads = [threading.Thread(target=once, args=(store, {"*": TELL})) for _ in range(4)]
     for thread in threads:
         thread.start()
