@@ -77,6 +77,21 @@ def test_what_hides_dies_with_the_killed(
         gone(*mine)
 
 
+def test_a_neighbours_death_spares_what_a_live_job_started(
+    sqlite_store: Store, processes: Processes, tmp_path: Path
+) -> None:
+    """The guard kills what dead executors left; orphans of a live one are below that, and none of its business."""
+    lane = start_lane(processes, sqlite_store, "--slots", "2", env=env("no cgroups"))
+    with sqlite_store.connect("test") as db:
+        add(db, "scatter", {"path": str(tmp_path / "pids")})
+        executor, *hidden = pids_in(tmp_path / "pids")
+        assert ended(db, add(db, "die"))["status"] == "failed"
+        assert ended(db, add(db, "noop"))["status"] == "completed"
+        assert all(runs(pid) for pid in (executor, *hidden))
+    lane.kill()
+    gone(executor, *hidden)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_what_hops_from_fork_to_fork_is_caught(
     sqlite_store: Store, processes: Processes, tmp_path: Path, way: str
