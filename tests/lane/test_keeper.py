@@ -111,7 +111,7 @@ def test_one_of_two_holds_the_lane(db: Db, kept: Callable[..., Kept]) -> None:
     assert not second.keeper.holding
     first.keeper.finish(10.0)
     second.heard("held")
-    assert heartbeat(db)["incarnation"] == second.worker.incarnation
+    eventually(lambda: heartbeat(db)["incarnation"] == second.worker.incarnation)
 
 
 def test_a_keeper_that_fails_starts_over_and_says_so(
