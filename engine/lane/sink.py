@@ -24,7 +24,7 @@ from engine.store import Store
 log = logging.getLogger("engine.lane.sink")
 
 RESTART_S = 5.0  # a child that died is not started more often
-LEAVE_S = 2.0  # at the end, what waits may take so long
+LEAVE_S = 5.0  # at the end, what waits may take so long
 
 
 class LaneSink:
@@ -32,7 +32,8 @@ class LaneSink:
 
     def __init__(self, store: Store, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self._sink = Sink(store, config.hook("event_sink") or self._to_child).listen()
+        hook = config.hook("event_sink")
+        self._sink = (Sink(store, hook) if hook else Sink(store, self._to_child, prepare=self._start)).listen()
         self._child: subprocess.Popen[bytes] | None = None
         self._next_start = 0.0
 
@@ -49,7 +50,7 @@ class LaneSink:
             self._sink.forget()
 
     def _to_child(self, event: dict[str, Any]) -> None:
-        """Hand one event to the child; waits where the hook is slow. For the sink's thread."""
+        """Hand one event to the child; waits where the hook is slow."""
         if self._child is None or self._child.poll() is not None:
             self._start()
         assert self._child is not None and self._child.stdin is not None
@@ -57,6 +58,7 @@ class LaneSink:
         self._child.stdin.flush()
 
     def _start(self) -> None:
+        """On the sink's thread: the parent-death signal follows the thread that starts a process."""
         time.sleep(max(0.0, self._next_start - time.monotonic()))
         self._next_start = time.monotonic() + RESTART_S
         self._child = subprocess.Popen(

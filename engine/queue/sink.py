@@ -29,11 +29,14 @@ Deliver = Callable[[dict[str, Any]], None]
 
 
 class Sink(threading.Thread):
-    """The thread. ``deliver`` gets each event as plain data and may take its time; whatever it raises is contained."""
+    """The thread. ``deliver`` gets each event as plain data and may take its time; whatever it raises is contained.
+    ``prepare`` is called once before, on this thread."""
 
-    def __init__(self, store: Store, deliver: Deliver, waiting: int = WAITING) -> None:
+    def __init__(
+        self, store: Store, deliver: Deliver, waiting: int = WAITING, prepare: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(name="event sink", daemon=True)
-        self._store, self._deliver, self._most = store, deliver, waiting
+        self._store, self._deliver, self._most, self._prepare = store, deliver, waiting, prepare
         self._noted: deque[tuple[int, float]] = deque()  # event id, monotonic time
         self._wake = threading.Event()
         self._ending = threading.Event()
@@ -85,6 +88,11 @@ class Sink(threading.Thread):
 
     def run(self) -> None:
         db: Db | None = None
+        if self._prepare is not None:
+            try:
+                self._prepare()
+            except Exception as error:  # whoever delivers tries again
+                log.warning("the event sink cannot be prepared (%s: %s)", type(error).__name__, error)
         while True:
             self._wake.wait(1.0)
             self._wake.clear()

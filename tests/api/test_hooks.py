@@ -85,15 +85,19 @@ class Hooked:
     def greet(self, task: str = "greet", **args: Any) -> str:
         return enqueue(self.db, task_name=task, queue="default", args=args).id
 
-    def drain(self, mode: str = "", queue: str = "default") -> str:
-        """Run one lane to the end of its queue; what it logged."""
+    def drain(self, mode: str = "", queue: str = "default", told: int = 0) -> str:
+        """Run one lane until its queue is empty and the sink was told of so many events; what the lane logged."""
         lane = self.processes.spawn(
             [
                 *command("queue-claim-worker", "--db", self.store.url, "--queue", queue, "--box", "here"),
-                *("--app", "tests.apps.hooked", "--once"),
+                *("--app", "tests.apps.hooked"),
             ],
             env={"HOOKED_NOTES": str(self.notes), "HOOKED_MODE": mode},
         )
+        table = "ingest_jobs" if queue == "default" else "workflow_node_jobs"
+        left = f"select count(*) from {table} where status in ('queued', 'running')"
+        eventually(lambda: self.db.value(left) == 0 and len(self.noted("event")) >= told, timeout_s=60)
+        lane.terminate()
         assert lane.wait(60) == 0, self.processes.log(lane)
         return self.processes.log(lane)
 
@@ -113,7 +117,7 @@ def hooked(store: Store, db: Db, processes: Processes, tmp_path: Path) -> Hooked
 def test_a_lane_calls_the_resolver_the_surroundings_and_the_sink(hooked: Hooked) -> None:
     good, bad = hooked.greet(name="ana"), hooked.greet(fail=True)
     later = hooked.greet("greet_later")
-    hooked.drain()
+    hooked.drain(told=3)
     assert get_job(hooked.db, good).result == {"hello": "ana"}
     assert "RuntimeError: user error" in hooked.error(bad)  # not the hook's fault, and not called so
     assert get_job(hooked.db, later).result == {"hello": "later"}
@@ -154,7 +158,7 @@ def test_a_sink_that_fails_or_hangs_holds_no_lane_up(pg_store: Store, processes:
     with pg_store.connect("test") as db:
         hooked = Hooked(pg_store, db, processes, tmp_path)
         jobs = [hooked.greet() for _ in range(20)]
-        log = hooked.drain("broken sink")
+        log = hooked.drain("broken sink", told=20)
         assert log.count("hook event_sink failed: ValueError: nobody listens (told once)") == 1
         assert len(hooked.noted("event")) == 20  # it is called all the same
         jobs += [hooked.greet() for _ in range(20)]
