@@ -50,7 +50,9 @@ def die_with_lane(life_fd: int, parent_pid: int | None) -> None:
         tree.die_with_parent()
     poller = select.poll()
     poller.register(life_fd, select.POLLIN)
-    if (parent_pid is not None and os.getppid() != parent_pid) or any(events & select.POLLHUP for _, events in poller.poll(0)):
+    if (parent_pid is not None and os.getppid() != parent_pid) or any(
+        events & select.POLLHUP for _, events in poller.poll(0)
+    ):
         os._exit(0)  # it died before all of this was set up
 
 
