@@ -60,6 +60,10 @@ class Job:
     def mine(self, owner: str, fence: int) -> bool:
         return self.status == "running" and self.fence == fence and self.owner == owner
 
+    def kept(self, owner: str, fence: int) -> bool:
+        """Not lost: it runs, or it completed, perhaps by itself while its lane waits for its end."""
+        return self.status in ("running", "completed") and self.fence == fence and self.owner == owner
+
     # --- what may happen to it ---
 
     def claimed(self, owner: str, begin: bool) -> None:

@@ -135,6 +135,10 @@ class QueueMachine(RuleBasedStateMachine):
             found = self.attempts
         return found[n % len(found)] if found else None
 
+    def lost_to(self, lane: Lane) -> set[int]:
+        """What the lane believes to hold and somebody else has, or nobody."""
+        return {id for id, token in lane.tokens.items() if not self.jobs[id].kept(lane.worker.owner, token)}
+
     def let_go(self, lane: Lane, held: ClaimedJob) -> None:
         if lane.held.get(held.id) is held:
             del lane.held[held.id]
@@ -268,7 +272,7 @@ class QueueMachine(RuleBasedStateMachine):
     def begin(self, which: int) -> None:
         lane = self.lanes[which % len(self.lanes)]
         ours = {id for id, token in lane.tokens.items() if self.jobs[id].mine(lane.worker.owner, token)}
-        assert lease.begin(self.db, lane.worker, lane.tokens) == lane.held.keys() - ours
+        assert lease.begin(self.db, lane.worker, lane.tokens) == self.lost_to(lane)
         for id in ours:
             self.jobs[id].begun = True
 
@@ -282,7 +286,7 @@ class QueueMachine(RuleBasedStateMachine):
             answer = lease.renew(self.db, lane.worker, lane.tokens, 600.0)
             beat(self.db, lane.worker, state="running", slots=1, busy=0)
         ours = {id for id, token in lane.tokens.items() if self.jobs[id].mine(lane.worker.owner, token)}
-        assert (answer.renewed, answer.lost) == (ours, lane.held.keys() - ours)
+        assert (answer.renewed, answer.lost) == (ours, self.lost_to(lane))
         assert answer.cancel == {id for id in ours if self.jobs[id].cancel}
         assert answer.kill == {id for id in ours if self.jobs[id].kill}
         assert lease.owned(self.db, lane.worker) == {
@@ -297,9 +301,9 @@ class QueueMachine(RuleBasedStateMachine):
         if (found := self.pick_held(which)) is None:
             return
         lane, held = found
-        mine = self.jobs[held.id].mine(lane.worker.owner, held.fencing_token)
+        kept = self.jobs[held.id].kept(lane.worker.owner, held.fencing_token)
         lost = lease.progress(self.db, held.family, [(held.id, held.fencing_token, percent, "on the way")])
-        assert lost == (set() if mine else {held.id})
+        assert lost == (set() if kept else {held.id})
 
     # --- ends ---
 
