@@ -42,9 +42,11 @@ def test_a_database_restart_makes_the_fleet_forget_running_jobs(how: str, proces
             told = db.all("select event_type, cause, count(*) as n from job_events group by event_type, cause")
             found = {(row["event_type"], row["cause"]): row["n"] for row in told}
             assert found.pop(("completed", None)) == len(jobs)
-            # A crash may take back a claim that had not waited for the disk: what ran for it is then too late.
+            # What never began does not count: a claim that was committed and whose answer went with the session is
+            # handed back. And a crash may take back a claim that had not waited for the disk: its result is too late.
+            back = found.pop(("requeued", "handed_back"), 0)
             assert found.keys() <= (set() if how == "fast" else {("stale_write", None)})
-            assert db.value("select max(attempt) as n from ingest_jobs") == 1
+            assert db.value("select max(attempt) as n from ingest_jobs") <= (2 if back else 1)
     finally:
         processes.end_all()
         own.close()
