@@ -78,6 +78,8 @@ def set_order(
     if until is not None and until.tzinfo is None:
         raise BadInput(f"until must carry a time zone, got {until.isoformat()}")
     with db.transaction():
+        # An order from the end of time ('infinity') would be the newest for ever.
+        db.run("update worker_controls set updated_at = {clock} where updated_at >= '9999-01-01'")
         stamp = db.value("select {clock} as at")
         newest = db.value("select max(updated_at) as updated_at from worker_controls")
         if newest is not None and newest >= stamp:

@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 from engine import config
 from engine.errors import ReadOnlyStore, StoreUnavailable
+from engine.store.adapters import CONTEXT
 from engine.store.db import Db, Row
 from engine.store.dialect import Json, check_names, render_postgres
 from engine.store.hot import HotStatements
@@ -78,6 +79,7 @@ def connect(
             url,
             autocommit=True,
             row_factory=dict_row,
+            context=CONTEXT,
             prepare_threshold=prepare,
             connect_timeout=CONNECT_TIMEOUT_S,
             application_name=f"flightdeck {name}"[:63],

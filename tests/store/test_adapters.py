@@ -1,0 +1,32 @@
+"""Rows that other programs write hold moments that Python has no datetime for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from engine.queue import controls
+from engine.store import Store
+from engine.store.adapters import EARLIEST, LATEST
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_a_moment_that_python_lacks_stops_no_reader(pg_store: Store, claims: bool) -> None:
+    """``until = 'infinity'`` is how one says "for good" in SQL: it ended every look at that table."""
+    said = ["infinity", "-infinity", "294000-01-01", "0044-03-15 BC", "2026-11-29 12:00:00.5+00"]
+    with pg_store.connect("test", claims=claims) as db:
+        columns = ", ".join(f"'{text}'::timestamptz as t{i}" for i, text in enumerate(said))
+        expected = [LATEST, EARLIEST, LATEST, EARLIEST, datetime(2026, 11, 29, 12, 0, 0, 500000, UTC)]
+        assert list(db.all(f"select {columns}")[0].values()) == expected
+        assert list(db.hot(f"select {columns}")[0].values()) == expected
+
+
+def test_an_order_for_good_holds_and_one_from_the_end_of_time_is_not_the_newest_for_ever(pg_store: Store) -> None:
+    with pg_store.connect("test") as db:
+        db.run("insert into worker_controls (box, queue, desired, until) values ('b1', 'cpu', 'off', 'infinity')")
+        assert controls.order_for(db, "b1", "cpu", "").desired == "off"
+        db.run("insert into worker_controls (box, queue, desired, updated_at) values ('*', 'cpu', 'off', 'infinity')")
+        controls.set_order(db, "b1", "cpu", "", desired="on")
+        assert controls.order_for(db, "b1", "cpu", "").desired == "on"
+        assert controls.order_for(db, "b2", "cpu", "").desired == "off"
