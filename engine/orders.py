@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from engine import config
 from engine.errors import UnknownQueue
+from engine.queue.texts import check_word
 from engine.store import Db
 
 
 def check_queue(db: Db, queue: str) -> None:
-    """Raise UnknownQueue unless the queue is configured here or a lane, an order or a job knows it; ``*`` is all."""
+    """Raise UnknownQueue (or BadInput: no name) unless the queue is configured here or a lane, an order or a job knows it; ``*`` is all."""
     known = {"*", "cpu", "gpu", *config.ingest_queues()}
-    if queue in known:
+    if check_word(queue, "queue") in known:
         return
     for source in ("worker_heartbeats", "worker_controls", "ingest_jobs"):
         if db.value(f"select 1 as found from {source} where queue = {{queue}} limit 1", queue=queue):

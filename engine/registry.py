@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import re
 import sys
@@ -76,9 +77,20 @@ def _checked(name: str, what: str) -> str:
     return name
 
 
+def _check_callable(value: Any, what: str) -> None:
+    if not callable(value):
+        raise BadInput(f"{what} must be callable, got {type(value).__name__}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def register_node(name: str, fn: NodeFn) -> NodeFn:
     """Make ``fn`` the node ``name``; a later registration replaces an earlier one."""
-    nodes[_checked(name, "node")] = fn
+    _checked(name, "node")
+    _check_callable(fn, f"node {name}: its function")
+    nodes[name] = fn
     return fn
 
 
@@ -89,11 +101,13 @@ def node(name: str) -> Callable[[NodeFn], NodeFn]:
 
 def register_ingest_task(name: str, fn: NodeFn, budget_s: float | None = None, max_attempts: int = 1) -> NodeFn:
     """Make ``fn`` the ingest task ``name``. ``budget_s``: wall clock in seconds; ``max_attempts`` >= 1."""
-    if max_attempts < 1:
-        raise BadInput(f"task {name}: max_attempts must be 1 or more, got {max_attempts}")
-    if budget_s is not None and not budget_s > 0:
-        raise BadInput(f"task {name}: budget_s must be positive, got {budget_s}")
-    tasks[_checked(name, "task")] = Task(name, fn, budget_s, max_attempts)
+    _checked(name, "task")
+    _check_callable(fn, f"task {name}: its function")
+    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or not 1 <= max_attempts <= 1_000_000:
+        raise BadInput(f"task {name}: max_attempts must be a whole number from 1, got {max_attempts!r}")
+    if budget_s is not None and not (_is_number(budget_s) and budget_s > 0):
+        raise BadInput(f"task {name}: budget_s must be a positive number of seconds, got {budget_s!r}")
+    tasks[name] = Task(name, fn, budget_s, max_attempts)
     return fn
 
 
@@ -106,7 +120,13 @@ def register_model(
     id: str, loader: Callable[[], Any], unloader: Callable[[Any], None] | None = None, est_vram_gb: float = 0.0
 ) -> None:
     """Make a model known by ``id``; ``loader`` returns it, ``unloader`` gets it back."""
-    models[_checked(id, "model")] = Model(id, loader, unloader, est_vram_gb)
+    _checked(id, "model")
+    _check_callable(loader, f"model {id}: its loader")
+    if unloader is not None:
+        _check_callable(unloader, f"model {id}: its unloader")
+    if not _is_number(est_vram_gb) or est_vram_gb < 0:
+        raise BadInput(f"model {id}: est_vram_gb must be a number of GiB from 0, got {est_vram_gb!r}")
+    models[id] = Model(id, loader, unloader, float(est_vram_gb))
 
 
 def register_workflow(name: str, graph: Any) -> None:
@@ -177,6 +197,6 @@ def resolve_node(name: str) -> NodeFn:
 
 def resolve_task(name: str) -> Task:
     """The ingest task behind a name. Raises UnknownTask."""
-    if name in tasks:
+    if isinstance(name, str) and name in tasks:
         return tasks[name]
     raise UnknownTask(f"task {name!r} is not registered (known: {', '.join(sorted(tasks)) or 'none'})")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine import config, registry
+from engine import registry
 from engine.dag.dispatch import Decision, decide, wanted
 from engine.dag.graph import Graph, Node, parse_graph
 from engine.dag.outputs import Outputs
@@ -22,7 +22,7 @@ from engine.queue import events, inputs
 from engine.queue.ends import cancel_rows, end_run
 from engine.queue.enqueue import PRIORITY_LIMIT, insert_node_jobs
 from engine.queue.family import NODE
-from engine.queue.texts import clean_text, encode_payload, payload_limit
+from engine.queue.texts import clean_text, encode_payload, payload_limit, project_name
 from engine.store import Db
 
 log = logging.getLogger("engine.dag")
@@ -76,6 +76,7 @@ def submit_run(
         raise BadInput(f"priority must be a whole number within {PRIORITY_LIMIT:,} of zero, got {priority!r}")
     graph_json = encode_payload(json.loads(value) if isinstance(value, str) else value, f"graph {graph.name!r}")
     context_json = encode_payload(dict(context or {}), "context")
+    where = project_name(project)
     with db.transaction():
         run_id = int(
             db.value(
@@ -85,7 +86,7 @@ def submit_run(
                 graph=graph_json,
                 priority=priority,
                 context=context_json,
-                project=config.project_name() if project is None else project,
+                project=where,
             )
         )
         cache = GraphCache()

@@ -13,7 +13,13 @@ from engine import config, registry
 from engine.errors import BacklogFull, BadInput, Conflict, NotFound, UnknownQueue
 from engine.queue import backlog
 from engine.queue.family import INGEST, LIVE_RUN, find, for_update
-from engine.queue.texts import check_payload, encode_payload, encode_within, payload_limit
+from engine.queue.texts import (
+    check_payload,
+    encode_payload,
+    encode_within,
+    payload_limit,
+    project_name,
+)
 from engine.store import Db
 
 __all__ = ["Job", "encode_payload", "enqueue", "enqueue_many", "get_job", "insert_node_jobs"]
@@ -108,13 +114,11 @@ def enqueue(
     """
     task, attempts = _checked(task_name, queue, priority, max_attempts)
     payload = _encoded_args(args, task_name)
-    if run_after is not None and run_after.tzinfo is None:
-        raise BadInput(f"run_after must carry a time zone, got {run_after.isoformat()}")
-    if idempotency_key is not None and not 0 < len(idempotency_key) <= 255:
-        raise BadInput("an idempotency key has 1 to 255 characters")
-    if idempotency_key is not None and "\x00" in idempotency_key:
-        raise BadInput("an idempotency key cannot hold a NUL character")
-    where = _project(project)
+    if run_after is not None:
+        _check_moment(run_after)
+    if idempotency_key is not None:
+        _check_key(idempotency_key)
+    where = project_name(project)
     values = {
         "task_name": task_name,
         "queue": queue,
@@ -179,7 +183,7 @@ def enqueue_many(
     ]
     if not payloads:
         return []
-    where = _project(project)
+    where = project_name(project)
     if refusal := backlog.refusal(db, queue, where, len(payloads)):
         raise BacklogFull(refusal)
     columns = ["id", "task_name", "queue", "args"]
@@ -313,11 +317,20 @@ def _checked(task_name: str, queue: str, priority: int, max_attempts: int | None
     return task, attempts
 
 
-def _project(project: str | None) -> str:
-    name = config.project_name() if project is None else project
-    if not isinstance(name, str) or len(name) > 200 or any(c < " " for c in name):
-        raise BadInput(f"{name!r} is not a project name (at most 200 characters, no control characters)")
-    return name
+def _check_key(key: Any) -> None:
+    if not isinstance(key, str) or not 0 < len(key) <= 255:
+        raise BadInput(f"an idempotency key is a text of 1 to 255 characters, got {str(key)[:100]!r}")
+    if any(c == "\x00" or "\ud800" <= c <= "\udfff" for c in key):
+        raise BadInput("an idempotency key cannot hold a NUL character or half a character")
+
+
+def _check_moment(run_after: Any) -> None:
+    if not isinstance(run_after, datetime) or run_after.tzinfo is None:
+        raise BadInput(f"run_after must be a time that carries a time zone, got {run_after!r}")
+    try:
+        run_after.astimezone(UTC)
+    except OverflowError:
+        raise BadInput(f"run_after {run_after!r} is beyond what can be told in UTC") from None
 
 
 def _encoded_args(args: Mapping[str, Any] | None, task_name: str) -> str:

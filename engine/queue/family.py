@@ -48,7 +48,7 @@ def row_id(value: int | str, what: str = "job") -> int:
     """An id as given by a caller (text or number) as the number that rows hold. Raises BadInput."""
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadInput(f"{value!r} is not a {what} id") from None
     if not 0 <= number < 2**63 or isinstance(value, (bool, float)):
         raise BadInput(f"{value!r} is not a {what} id")

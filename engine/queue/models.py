@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine import config
 from engine.errors import BadInput
 from engine.queue.operate import Done, log_control
-from engine.queue.texts import clean_text
+from engine.queue.texts import check_word, clean_text, project_name
 from engine.queue.workers import Worker
 from engine.store import Db
 
@@ -46,10 +45,9 @@ def order_model(
         raise BadInput(f"an order about a model is load or unload, not {action!r}")
     if not isinstance(model, str) or not _ID.fullmatch(model):
         raise BadInput(f"{_WORDS[action]}: {model!r} is not a model's id")
-    for what, value in (("box", box), ("queue", queue)):
-        if not isinstance(value, str) or not value or "\x00" in value:
-            raise BadInput(f"{_WORDS[action]}: {value!r} is not a {what}")
-    project = config.project_name() if project is None else project
+    check_word(box, "box")
+    check_word(queue, "queue")
+    project = project_name(project)
     requested_by = clean_text(requested_by)
     with db.transaction():
         lanes = db.all(

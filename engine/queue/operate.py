@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from engine import config
 from engine.errors import BadInput, NotFound
 from engine.queue import controls, outbox
 from engine.queue.ends import cancel_rows, end_run
 from engine.queue.family import INGEST, Family, find, for_update, row_id
-from engine.queue.texts import clean_text
+from engine.queue.texts import check_word, clean_text, project_name
 from engine.store import Db, Json
 
 __all__ = [
@@ -87,7 +86,8 @@ def cordon(
 
 def uncordon(db: Db, *, box: str, project: str | None = None, requested_by: str | None = None) -> Done:
     """Remove the order for a whole box, so that earlier orders for its lanes count again."""
-    project = config.project_name() if project is None else project
+    check_word(box, "box")
+    project, requested_by = project_name(project), clean_text(requested_by)
     with db.transaction():
         if controls.clear_order(db, box, "*", project):
             off = [
@@ -116,6 +116,7 @@ def run_next(db: Db, job_id: int | str, requested_by: str | None = None) -> Done
                     f"update {family.table} set is_priority = {{true}}, run_after = null where id = {{id}}",
                     id=row["id"],
                 )
+                db.notify("worker_control", f"*:{row['queue']}")  # lanes look at the head of the queue
                 db.notify(family.channel, row["queue"])
                 done = Done(1, f"{name} runs next on queue {row['queue']}")
         elif row["status"] == "running":
@@ -230,14 +231,13 @@ def _order(
     requested_by: str | None,
 ) -> Done:
     reason, requested_by = clean_text(reason), clean_text(requested_by)
-    for what, value in (("box", box), ("queue", queue)):
-        if not isinstance(value, str) or not value or "\x00" in value:
-            raise BadInput(f"{action}: {value!r} is not a {what}")
+    check_word(box, "box")
+    check_word(queue, "queue")
     if policy not in ("hard", "drain"):
         raise BadInput(f"{action}: policy must be hard or drain, got {policy!r}")
-    if until is not None and until.tzinfo is None:
-        raise BadInput(f"{action}: until must carry a time zone, got {until.isoformat()}")
-    project = config.project_name() if project is None else project
+    if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+        raise BadInput(f"{action}: until must be a time that carries a time zone, got {until!r}")
+    project = project_name(project)
     where = f"{_queues(queue)} on {_boxes(box)}{_of(project)}"
     with db.transaction():
         if until is not None and until <= db.now():

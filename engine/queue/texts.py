@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from engine import config
-from engine.errors import PayloadError
+from engine.errors import BadInput, PayloadError
 
 # PostgreSQL's jsonb has no NUL; an even number of backslashes before it means a literal "\u0000".
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -59,4 +59,21 @@ def clean_text(text: str | None, limit: int | None = None) -> str | None:
         return None
     if limit is None:
         limit = int(config.get("error_limit"))
-    return text[:limit].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    return str(text)[:limit].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def check_word(value: Any, what: str, limit: int = 200) -> str:
+    """``value`` if it is a text that can name something in a row; ``what`` names it in the error. Raises BadInput."""
+    if not isinstance(value, str) or not value or len(value) > limit or not _is_plain(value):
+        raise BadInput(f"{str(value)[:100]!r} is not a {what} (1 to {limit} characters, no control characters)")
+    return value
+
+
+def project_name(project: str | None) -> str:
+    """``project``, or for None the configured one, as rows hold it. Raises BadInput."""
+    name = config.project_name() if project is None else project
+    return name if name == "" else check_word(name, "project name")
+
+
+def _is_plain(text: str) -> bool:
+    return not any(c < " " or "\ud800" <= c <= "\udfff" for c in text)

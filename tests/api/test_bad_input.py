@@ -1,0 +1,89 @@
+"""What a caller gets wrong is refused by a text that names it, and nothing is written."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import engine
+from engine.errors import BadInput
+from engine.store import Db, Store
+
+HALF = "\ud800"  # no database holds half a character
+WRONG: list[Any] = [1, 1.5, math.nan, math.inf, True, b"x", "a\x00b", HALF, [], {}, object()]
+EAST, WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-14))
+
+
+@pytest.fixture
+def here(store: Store, db: Db) -> Db:
+    engine.configure(db_url=store.url)
+    engine.register_ingest_task("fine", lambda: None)
+    return db
+
+
+def _written(db: Db) -> int:
+    tables = ("ingest_jobs", "workflow_runs", "worker_controls", "control_events", "model_orders")
+    return sum(db.value(f"select count(*) as n from {table}") for table in tables)
+
+
+def test_a_value_of_the_wrong_kind_is_refused_before_any_write(here: Db) -> None:
+    job = {"task_name": "fine", "queue": "default"}
+    graph = {"name": "g", "nodes": [{"id": "a", "node": "n"}]}
+    moments = [datetime(2026, 1, 1), datetime.min.replace(tzinfo=EAST), datetime.max.replace(tzinfo=WEST)]
+    for value in WRONG:
+        for key in ("task_name", "queue", "idempotency_key", "project", "run_after"):
+            with pytest.raises(BadInput):
+                engine.enqueue_ingest_job(**{**job, key: value})
+        for call in (engine.submit_run, engine.cordon, engine.uncordon):
+            with pytest.raises(BadInput):
+                call(*([graph] if call is engine.submit_run else []), project=value)
+        for key in ("queue", "project", "until"):
+            with pytest.raises(BadInput):
+                engine.park(**{"queue": "cpu", key: value})
+        for key in ("model", "queue", "project"):
+            with pytest.raises(BadInput):
+                engine.preload_model(**{"model": "m", key: value})
+        for ids in (engine.run_next, engine.cancel_run, engine.retry_run):
+            if value != 1 or value is True:
+                with pytest.raises(BadInput):
+                    ids(value)
+    for moment in moments:
+        with pytest.raises(BadInput, match="run_after"):
+            engine.enqueue_ingest_job(**job, run_after=moment)
+    for box in ("a\x00b", HALF, "x" * 201):
+        with pytest.raises(BadInput, match="box"):
+            engine.park(queue="cpu", box=box)
+    assert _written(here) == 0
+
+
+def test_who_asked_and_why_is_kept_whatever_it_is(here: Db) -> None:
+    for said in (7, HALF, "a\x00b"):
+        engine.park(queue="cpu", box="b1", reason=said, requested_by=said)  # type: ignore[arg-type]
+        engine.resume(queue="cpu", box="b1", requested_by=said)  # type: ignore[arg-type]
+    assert here.value("select count(*) as n from control_events") == 6
+
+
+def test_the_latest_moment_can_be_waited_for(here: Db) -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    assert engine.enqueue_ingest_job(task_name="fine", queue="default", run_after=last).run_after == last
+
+
+def test_a_registration_that_could_not_work_is_refused_by_name() -> None:
+    for number in (math.nan, math.inf, -1, "8", None, True):
+        with pytest.raises(BadInput, match="model big"):
+            engine.register_model("big", lambda: 1, est_vram_gb=number)  # type: ignore[arg-type]
+        if number is not None:
+            with pytest.raises(BadInput, match="task t"):
+                engine.register_ingest_task("t", lambda: None, budget_s=number)  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match="task t"):
+            engine.register_ingest_task("t", lambda: None, max_attempts=number)  # type: ignore[arg-type]
+    for fn in (None, 5, "name"):
+        for register in (engine.register_node, engine.register_ingest_task, engine.register_model):
+            with pytest.raises(BadInput, match="thing"):
+                register("thing", fn)  # type: ignore[operator]
+        if fn is not None:
+            with pytest.raises(BadInput, match="model big"):
+                engine.register_model("big", lambda: 1, fn)  # type: ignore[arg-type]
