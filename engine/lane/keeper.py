@@ -282,7 +282,7 @@ class Keeper(threading.Thread):
                 self._strays[id] = first
         if old:
             log.warning("%s: giving back %d job(s) whose claim was not answered", self._lane, len(old))
-            requeue.requeue(db, self._worker, old, "handed_back", detail={"reason": "the answer to the claim was lost"})
+            requeue.hand_back(db, self._worker, old, unanswered=True)
 
     def _look(self, db: Db) -> None:
         order = controls.order_for(db, self._worker.box, self._worker.queue, self._worker.project)

@@ -246,7 +246,7 @@ class Watch:
         reports, self._fates.progress = self._fates.progress, {}
         if reports:
             lost = lease.progress(
-                db, self._worker.family, [(id, token, pct, text) for id, (token, pct, text) in reports.items()]
+                db, self._worker, [(id, token, pct, text) for id, (token, pct, text) in reports.items()]
             )
             self.lost({id: reports[id][0] for id in lost})
 

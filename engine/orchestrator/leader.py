@@ -1,8 +1,14 @@
-"""Who leads: one orchestrator at a time, by a lock that dies with its database session."""
+"""Who leads: one orchestrator at a time, by a lock that dies with its database session.
+
+Behind a transaction pooler a lock stays on the pooled connection when its taker is dead, and nobody could ever follow. There
+the rows of ``services`` decide: whoever sees no fresh leader leads. Two may for a moment; every sweep and every dispatch
+is harmless when done twice.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from importlib import metadata
@@ -11,6 +17,9 @@ from typing import Any
 from engine import config
 from engine.store import Db, Store
 from engine.store.locks import Exclusive, new_incarnation
+from engine.store.postgres import PostgresDb, is_pooled
+
+log = logging.getLogger("engine.orchestrator")
 
 KIND = "orchestrator"
 ROW_KEPT_S = 3600.0  # how long the row of an orchestrator that is gone is kept
@@ -18,6 +27,7 @@ ROW_KEPT_S = 3600.0  # how long the row of an orchestrator that is gone is kept
 # A frozen leader (SIGSTOP, a hung box whose network still answers) would keep the lock for ever: the server ends a
 # session that has been silent for so long. A leader that works is never silent for more than a second.
 _IDLE_LIMIT = "30s"
+FRESH_S = 45.0  # behind a pooler: a leader that has not beaten for so long is gone
 
 
 def version() -> str:
@@ -36,16 +46,34 @@ class Leader:
         self.box = config.box_name()
         self.incarnation = incarnation or new_incarnation()
         self._lock = Exclusive(store, KIND)
-        if db.kind == "postgresql":
+        self._pooled = isinstance(db, PostgresDb) and is_pooled(db)
+        self._leads_by_row = False
+        if self._pooled:
+            log.warning(
+                "a pooler stands before the database; set FLIGHTDECK_DB_DIRECT_URL to an address past it. Without one "
+                "a leader that died is followed after %.0f s",
+                FRESH_S,
+            )
+        elif db.kind == "postgresql":
             db.run(f"set idle_session_timeout = '{_IDLE_LIMIT}'")
 
     @property
     def leads(self) -> bool:
-        return self._lock.held
+        return self._lock.held or self._leads_by_row
 
     def try_lead(self) -> bool:
         """Take the lead if nobody has it; True when we lead. Raises StoreUnavailable."""
-        return self._lock.try_acquire(self.db)
+        if not self._pooled:
+            return self._lock.try_acquire(self.db)
+        led = self.db.value(
+            "select 1 from services where kind = {kind} and is_leader = {true} and incarnation <> {incarnation} "
+            "and last_seen > {before[fresh]} limit 1",
+            kind=KIND,
+            incarnation=self.incarnation,
+            fresh=FRESH_S,
+        )
+        self._leads_by_row = led is None
+        return self._leads_by_row
 
     def beat(self, detail: Mapping[str, Any], error: str | None) -> None:
         """Write our row: that we are here, whether we lead, and what fails."""
@@ -67,7 +95,7 @@ class Leader:
             self._demote_others()
 
     def _demote_others(self) -> None:
-        """Rows of leaders that died say ``is_leader`` still; we hold the lock, so they are wrong. Old rows go."""
+        """Rows of leaders that died say ``is_leader`` still; we lead, so they are wrong. Old rows go."""
         self.db.run(
             "update services set is_leader = {false} where kind = {kind} and is_leader = {true} "
             "and incarnation <> {incarnation}",

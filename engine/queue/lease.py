@@ -96,21 +96,25 @@ def owned(db: Db, worker: Worker) -> dict[int, int]:
     return {row["id"]: row["fencing_token"] for row in rows}
 
 
-def progress(db: Db, family: Family, reports: Iterable[tuple[int, int, float | None, str | None]]) -> set[int]:
-    """Write progress ``(id, fencing_token, percent, text)``. Returns the ids whose fence has moved on."""
+def progress(db: Db, worker: Worker, reports: Iterable[tuple[int, int, float | None, str | None]]) -> set[int]:
+    """Write progress ``(id, fencing_token, percent, text)``. Returns the ids that are no longer this lane's.
+
+    The owner is asked for beside the fence: see UNSYNCED in claim_sql.
+    """
     lost = set()
     rows = sorted(reports, key=lambda report: report[0])
     with db.transaction():
         for job_id, token, percent, text in rows:
             touched = db.run(
-                f"update {family.table} as j set {_keep(db)}progress_pct = {{percent}}, progress_text = {{note}} "
-                "where id = {id} and fencing_token = {token} and status = 'running'",
+                f"update {worker.family.table} as j set {_keep(db)}progress_pct = {{percent}}, progress_text = {{note}} "
+                "where id = {id} and fencing_token = {token} and status = 'running' and claimed_by = {owner}",
                 id=job_id,
+                owner=worker.owner,
                 token=token,
                 percent=None if percent is None else min(100.0, max(0.0, float(percent))),
                 note=clean_text(text, PROGRESS_TEXT_LIMIT),
             )
-            if not touched and not _completed_itself(db, family, job_id, token):
+            if not touched and not _completed_itself(db, worker.family, job_id, token):
                 lost.add(job_id)
     return lost
 

@@ -109,8 +109,12 @@ def requeue_lost(
     return _give_back(db, family, rows, cause, shun=shun, exit_code=exit_code, detail=detail)
 
 
-def hand_back(db: Db, worker: Worker, jobs: Mapping[int, int]) -> Requeued:
-    """Return jobs that were claimed ahead and never begun: attempt, priority and flag as before; the fence stays."""
+def hand_back(db: Db, worker: Worker, jobs: Mapping[int, int], unanswered: bool = False) -> Requeued:
+    """Return jobs that never began: attempt, priority and flag as before; the fence stays.
+
+    They were claimed ahead; or the answer to their claim was lost (``unanswered``), and what the row says of its start
+    is not so.
+    """
     answer = Requeued()
     if not jobs:
         return answer
@@ -118,11 +122,13 @@ def hand_back(db: Db, worker: Worker, jobs: Mapping[int, int]) -> Requeued:
     with db.transaction():
         found = _locked(db, family, list(jobs))
         for row in found:
-            if row["fencing_token"] != jobs[row["id"]] or row["started_at"] is not None:
+            if row["fencing_token"] != jobs[row["id"]] or row["claimed_by"] != worker.owner:
+                continue
+            if row["started_at"] is not None and not unanswered:
                 continue
             over = row["cancel_requested"] or row["run_over"]
             db.run(
-                f"update {family.table} set status = {{status}}, attempt = attempt - 1, claimed_by = null, "
+                f"update {family.table} set status = {{status}}, attempt = attempt - 1, claimed_by = null, started_at = null, "
                 "claimed_box = null, claimed_at = null, lease_expires_at = null, kill_requested = {false}, "
                 "error = case when {status} = 'cancelled' then {error} else error end, "
                 "finished_at = case when {status} = 'cancelled' then {now} end where id = {id}",

@@ -325,7 +325,8 @@ def _late_effect(db: Db, row: Item) -> bool:
 
 def _late_progress(db: Db, row: Item) -> bool:
     report = (row["job_id"], row["old_fence"], 99.0, "late")
-    return row["job_id"] not in lease.progress(db, family_named(row["family"]), [report])
+    box, queue, incarnation = row["old_owner"].split("/")
+    return row["job_id"] not in lease.progress(db, Worker(box, queue, "", incarnation), [report])
 
 
 def _quiet(act: Callable[..., Any], db: Db, id: int) -> None:

@@ -83,6 +83,19 @@ def test_without_an_address_past_the_pooler_start_up_says_so_and_heartbeats_deci
         assert told == [("requeued", "lane_lost")]
 
 
+@pytest.mark.timeout(300)
+def test_a_leader_that_died_behind_a_pooler_is_followed(pooler: Pooled, processes: Processes) -> None:
+    """Its lock would stay on the pooled connection for as long as that lives."""
+    first = head(processes, pooler, NO_PREPARE)
+    led_by = "select pid from services where kind = 'orchestrator' and is_leader order by last_seen desc limit 1"
+    with pooler.store.connect("test") as db:
+        eventually(lambda: db.value(led_by) == first.pid, what="the first leads")
+        second = head(processes, pooler, NO_PREPARE)
+        eventually(lambda: "another orchestrator leads" in processes.log(second), what="the second waits")
+        first.kill()
+        eventually(lambda: db.value(led_by) == second.pid, timeout_s=90, what="the second leads")
+
+
 def test_the_url_of_a_pooler_alone_is_enough_to_enqueue(pooler: Pooled) -> None:
     """Q14: callers need no session of their own."""
     from engine import config, registry

@@ -92,7 +92,9 @@ def test_a_claim_whose_answer_was_lost_is_given_back(db: Db, kept: Callable[...,
 
     eventually(back)
     assert history(db, job)[0]["cause"] == "handed_back"
-    assert (row(db, job)["losses"], row(db, job)["watchdog_retries"]) == (0, 0)
+    back_again = row(db, job)
+    assert [back_again[name] for name in ("losses", "watchdog_retries", "attempt", "is_priority")] == [0, 0, 0, False]
+    assert (back_again["priority"], back_again["started_at"]) == (100, None)
 
 
 def test_an_order_is_told_at_once_and_when_it_changes(db: Db, kept: Callable[..., Kept]) -> None:

@@ -81,15 +81,16 @@ def test_late_progress_of_an_old_attempt_lands_nowhere(db: Db) -> None:
     job_id = add_ingest(db)
     old = lane()
     (one,) = take(db, old)
-    assert progress(db, old.family, [(job_id, one.fencing_token, 40, "step 4\x00")]) == set()
+    assert progress(db, old, [(job_id, one.fencing_token, 40, "step 4\x00")]) == set()
     row = job(db, job_id)
     assert (row["progress_pct"], row["progress_text"]) == (40, "step 4\ufffd")
     requeue(db, old, {job_id: one.fencing_token}, "drain")
     new = lane()
     (two,) = take(db, new)
-    assert progress(db, old.family, [(job_id, one.fencing_token, 90, "late")]) == {job_id}
+    assert progress(db, old, [(job_id, one.fencing_token, 90, "late")]) == {job_id}
     assert job(db, job_id)["progress_pct"] is None
-    assert progress(db, new.family, [(job_id, two.fencing_token, 250, None)]) == set()
+    assert progress(db, old, [(job_id, two.fencing_token, 90, "right number, wrong owner")]) == {job_id}
+    assert progress(db, new, [(job_id, two.fencing_token, 250, None)]) == set()
     assert job(db, job_id)["progress_pct"] == 100
 
 

@@ -21,7 +21,7 @@ def test_one_view_of_all_projects(db: Db) -> None:
     add_node(db, run, "later", project="p", run_after="2100-01-01T00:00:00.000000+00:00")
     worker, other = lane("cpu", project="p"), lane("default")
     (one,) = take(db, worker)
-    progress(db, one.family, [(one.id, one.fencing_token, 61, "frame 61")])
+    progress(db, worker, [(one.id, one.fencing_token, 61, "frame 61")])
     for _ in range(3):
         add_ingest(db)
     (two,) = take(db, other)

@@ -261,7 +261,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert lease.renew(self.db, lane.worker, token, 600.0).lost == {held.id}
         assert lease.flags(self.db, lane.worker, token)[2] == {held.id}
         assert lease.begin(self.db, lane.worker, token) == {held.id}
-        assert lease.progress(self.db, held.family, [(held.id, held.fencing_token, 1.0, None)]) == {held.id}
+        assert lease.progress(self.db, lane.worker, [(held.id, held.fencing_token, 1.0, None)]) == {held.id}
         assert hand_back(self.db, lane.worker, token).stale == {held.id}
         for status in ("completed", "failed", "cancelled"):
             self.end(lane, held, status, more=0, keep=True)
@@ -302,7 +302,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         lane, held = found
         kept = self.jobs[held.id].kept(lane.worker.owner, held.fencing_token)
-        lost = lease.progress(self.db, held.family, [(held.id, held.fencing_token, percent, "on the way")])
+        lost = lease.progress(self.db, lane.worker, [(held.id, held.fencing_token, percent, "on the way")])
         assert lost == (set() if kept else {held.id})
 
     # --- ends ---
