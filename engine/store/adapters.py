@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ import psycopg
 from psycopg.abc import AdaptContext
 from psycopg.adapt import AdaptersMap, Loader
 from psycopg.pq import Format
+from psycopg.types.json import set_json_loads
 
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -35,6 +37,14 @@ class AnyTime(Loader):
         return moment
 
 
+def any_json(text: str | bytes) -> Any:
+    """JSON; a number of thousands of digits (jsonb writes 1e5000 out) reads as infinite, which nothing of ours writes back."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 1000 else float(digits))
+
+
 class _Context:
     """What a new connection takes over."""
 
@@ -44,3 +54,4 @@ class _Context:
 
 CONTEXT = _Context()
 CONTEXT.adapters.register_loader(_TIMESTAMPTZ, AnyTime)
+set_json_loads(any_json, CONTEXT)

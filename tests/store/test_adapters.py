@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 import pytest
 
-from engine.queue import controls
+from engine.queue import controls, operate
+from engine.queue.enqueue import get_job
 from engine.store import Store
 from engine.store.adapters import EARLIEST, LATEST
 
@@ -20,6 +22,15 @@ def test_a_moment_that_python_lacks_stops_no_reader(pg_store: Store, claims: boo
         expected = [LATEST, EARLIEST, LATEST, EARLIEST, datetime(2026, 11, 29, 12, 0, 0, 500000, UTC)]
         assert list(db.all(f"select {columns}")[0].values()) == expected
         assert list(db.hot(f"select {columns}")[0].values()) == expected
+
+
+def test_a_number_of_thousands_of_digits_stops_no_operator(pg_store: Store) -> None:
+    with pg_store.connect("test") as db:
+        job = db.value(
+            "insert into ingest_jobs (args) values ('{{\"a\": [1e5000, -7, 12345678901234567890]}}') returning id"
+        )
+        assert get_job(db, job).args == {"a": [math.inf, -7, 12345678901234567890]}
+        assert operate.cancel_job(db, job).changed == 1
 
 
 def test_an_order_for_good_holds_and_one_from_the_end_of_time_is_not_the_newest_for_ever(pg_store: Store) -> None:
