@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Annotated, Any
 
@@ -41,7 +42,8 @@ def deck(
     if theme not in (None, "dark", "light"):
         raise typer.BadParameter(f"{theme!r} is neither dark nor light", param_hint="--theme")
     context.obj = {"project": project, "read_only": read_only, "ascii": ascii, "mouse": not no_mouse, "theme": theme}
-    start(db=db, project=project, box=box, log_level=log_level or "warning")
+    quiet = None if context.invoked_subcommand == "up" else "warning"  # what `up` starts has the level of its settings
+    start(db=db, project=project, box=box, log_level=log_level or quiet)
     if context.invoked_subcommand is None:
         from flightdeck.launch import open_deck
 
@@ -93,7 +95,9 @@ def up(
     """
     from flightdeck.up import main as run_up
 
-    start(db=db, project=project, box=box, app=app_module, log_level=log_level or ("info" if no_deck else "warning"))
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    if log_level is None and not no_deck:
+        logging.getLogger().setLevel("WARNING")  # of this process, which has the screen
     run_up(config=config, no_deck=no_deck, **_looks(context, project, read_only, ascii, no_mouse, theme))
 
 

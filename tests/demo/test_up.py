@@ -116,6 +116,8 @@ def test_q_asks_what_becomes_of_the_box(environment: dict[str, str], processes: 
         assert (line is not None) == stays
         if line is not None:
             line.close()
+    log = (run_dir / "log" / "lane-default.log").read_text()
+    assert " INFO " in log and "starts on" in log, "a deck on the screen makes the lanes no quieter"
 
 
 def test_a_config_file_says_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
