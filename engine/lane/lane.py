@@ -41,6 +41,7 @@ from engine.lane.tails import Tails
 from engine.lane.watch import Watch
 from engine.queue.claim import ClaimedJob, ClaimRequest, claim
 from engine.queue.controls import Order
+from engine.queue.floor import look_at_the_head, owes_a_look
 from engine.queue.workers import Worker
 from engine.store import Db, Store
 
@@ -231,6 +232,7 @@ class Lane:
             if note.channel == "worker_control":
                 box, _, queue = note.payload.rpartition(":")
                 if box in (self.worker.box, "*") and queue in (self.worker.queue, "*"):
+                    look_at_the_head(self._db)
                     self.keeper.poke(look=True)
             elif note.payload == self.worker.queue:
                 self.look = True
@@ -300,6 +302,7 @@ class Lane:
         if self._changed:
             self._changed = False
             self.keeper.poke(look=True)
+        self.look = self.look or owes_a_look(self._db)
         self.crew.look_for_the_dying(now)
         self.watch.tick(now)
         if not self.duty.claiming:
@@ -469,6 +472,8 @@ class Lane:
         if self.duty.stops:
             return not self.book or time.monotonic() > self.duty.stop_by + LAST_WRITE_S
         if not self.options.once or self.book or self.look or (self.desk is not None and self.desk.gpus.seeking):
+            return False
+        if owes_a_look(self._db):
             return False
         return self.duty.off or (self.duty.holding and bool(self.crew.idle))
 

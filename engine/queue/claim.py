@@ -14,6 +14,7 @@ from engine.queue.claim_sql import claim_statement
 from engine.queue.claim_sqlite import take_sqlite
 from engine.queue.ends import cancel_orphans
 from engine.queue.family import Family
+from engine.queue.floor import EXACT, floor_of, is_exact
 from engine.queue.workers import Worker
 from engine.store import Db
 
@@ -115,25 +116,33 @@ class Plan:
     look: int
     bands: bool
     plain: bool = False
+    floor: Mapping[str, Any] | None = None  # parameters of the short form that may start behind a row
 
     @staticmethod
     def for_request(db: Db, request: ClaimRequest) -> Plan:
         look = 8
         while look < 2 * request.n:
             look *= 2
+        plain = not request.by_model and request.host_priority >= 0 and time.monotonic() >= _classes_until.get(db, 0.0)
         return Plan(
             look,
             bands=request.host_priority < 0 or (request.by_model and _exact_due(db, request)),
-            plain=not request.by_model
-            and request.host_priority >= 0
-            and time.monotonic() >= _classes_until.get(db, 0.0),
+            plain=plain,
+            floor=floor_of(db, request.worker).start() if plain else None,
         )
 
+    def shape(self, request: ClaimRequest) -> tuple[bool, bool, bool, int, bool, bool]:
+        """Which statement that is, see claim_sql."""
+        newest = request.host_priority < 0
+        return request.by_model, newest, self.bands, self.look, self.plain, self.floor is not None
+
     def longer(self, db: Db, request: ClaimRequest) -> Plan:
-        """The plan after this one fell short: by classes for a while, or twice the look."""
+        """The plan after this one fell short: from the head, by classes for a while, or twice the look."""
+        if not is_exact(self.floor):
+            return replace(self, floor=EXACT)
         if self.plain:
             _classes_until[db] = time.monotonic() + CLASSES_FOR_S
-            return replace(self, plain=False)
+            return replace(self, plain=False, floor=None)
         return Plan(self.look * 2, bands=self.bands or request.by_model)
 
 
@@ -168,16 +177,24 @@ def take(db: Db, request: ClaimRequest, plan: Plan) -> tuple[list[dict[str, Any]
                 bands=plan.bands,
                 look=plan.look,
             )
-    sql = claim_statement(
-        request.worker.family, request.by_model, request.host_priority < 0, plan.bands, plan.look, plan.plain
-    )
-    return split(db.hot(sql, **request.params))
+    sql = claim_statement(request.worker.family, *plan.shape(request))
+    return split(db, request, plan, db.hot(sql, **request.params, **(plan.floor or {})))
 
 
-def split(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+def split(
+    db: Db, request: ClaimRequest, plan: Plan, rows: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], bool]:
     """The claimed rows of an answer in their order, and whether it said that there is more."""
     claimed = sorted((row for row in rows if row["kind"] == "claim"), key=lambda row: row["ord"])
-    return claimed, any(row["kind"] == "more" for row in rows)
+    more = any(row["kind"] == "more" for row in rows)
+    if plan.floor is not None:
+        floor = floor_of(db, request.worker)
+        last = next((row for row in rows if row["kind"] == "last"), None)
+        floor.learn(plan.floor, last, len(claimed) >= request.n)
+        more = more or (floor.owes and is_exact(floor.start()))
+    elif more and len(claimed) >= request.n:
+        floor_of(db, request.worker).needed()
+    return claimed, more
 
 
 def top_up(db: Db, request: ClaimRequest, plan: Plan, got: list[ClaimedJob], more: bool) -> list[ClaimedJob]:

@@ -17,8 +17,10 @@ What was measured, and must stay so:
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from engine.queue.family import LIVE_RUN, NODE, Family
+from engine.queue.floor import FAR
 
 DUE_LOOK = 32  # scheduled rows that are due are taken from so many of each class
 CAP_FACTOR = 32  # unconstrained rows are read lazily, so that their look-ahead may be long
@@ -85,22 +87,41 @@ def _allowed(alias: str) -> str:
     )
 
 
+class Locked(NamedTuple):
+    """The CTEs up to ``locked`` (ids of n rows that are ours, in the order of the claim); a condition that says, of a
+    short answer, that there was more to look at than was looked at, and of a full one, that it took reading FAR entries
+    of the index; the select of the ``last`` row, to be put behind, or nothing."""
+
+    ctes: str
+    short: str
+    last: str = ""
+
+
 @lru_cache(maxsize=256)
 def locked_ctes(
-    family: Family, by_model: bool, newest: bool, bands: bool, look: int, plain: bool = False, after: str | None = None
-) -> tuple[str, str]:
-    """The CTEs up to ``locked`` (ids of n rows that are ours, in the order of the claim), and a condition that says
-    whether there was more to look at than was looked at.
+    family: Family,
+    by_model: bool,
+    newest: bool,
+    bands: bool,
+    look: int,
+    plain: bool = False,
+    floored: bool = False,
+    after: str | None = None,
+) -> Locked:
+    """What a claim takes.
 
     ``plain``: one index scan that takes nothing when it finds that anything constrained or scheduled is queued, and then says
     that there is more. Half the time of a claim of one job, which goes into setting up the nodes of the long form.
+    ``floored``: the short form that may start behind a row, see floor.py; the other one only says that it would pay.
     ``bands``: look at the first rows of each (class, band), not of each class: what newest-first needs, and the exact
     answer for aged jobs behind a more urgent band of their own model.
     ``look``: rows per class, a power of two chosen by our code. ``after``: a CTE whose rows must be written before.
     """
     s = _Shape(family, by_model, newest)
     if plain:
-        return _locked(s, family, [_nothing_else(s)], [_free(s, look)], [_free_past(s, look)], after, plain=True)
+        free = _free(s, look, BEHIND if floored else "")
+        guard = [_nothing_else(s, floored)]
+        return _locked(s, family, guard, [free], [_free_past(s, look)], after, plain=True, floored=floored)
     place = "j.place, j.only_boxes, j.avoid_boxes"
     ctes = [s.loose("late_places", s.later, "j.place", place, "j.place")]
     ctes.append(f"late_open as (select * from late_places p where {_allowed('p')})")
@@ -156,10 +177,14 @@ def locked_ctes(
     return _locked(s, family, ctes, [*branches, due], more, after)
 
 
-def _free(s: _Shape, look: int) -> str:
+# A row comparison of the index's own columns says where a scan of it starts. What it is for: floor.py.
+BEHIND = " and (j.band, j.created_at, j.id) > ({floor_band}, {floor_at}, {floor_id})"
+
+
+def _free(s: _Shape, look: int, behind: str = "") -> str:
     """The unconstrained rows in their order, read lazily."""
     return (
-        f"(select {s.keys} from {s.table} j where {s.here} and j.place = '' "
+        f"(select {s.keys} from {s.table} j where {s.here} and j.place = ''{behind} "
         f"order by j.band, j.created_at, j.id limit {look * CAP_FACTOR})"
     )
 
@@ -171,12 +196,41 @@ def _free_past(s: _Shape, look: int) -> str:
     )
 
 
-def _nothing_else(s: _Shape) -> str:
-    """No constrained row and no scheduled one is queued: two index probes, once per statement."""
-    return (
-        f"plainly as materialized (select (select 1 from {s.table} j where {s.here} and j.place > '' limit 1) is null "
-        f"and (select 1 from {s.table} j where {s.later} limit 1) is null as ok)"
+def _nothing_else(s: _Shape, floored: bool) -> str:
+    """No constrained row and no scheduled one is queued: two index probes, once per statement. Behind a floor nobody
+    asks: these too would read what is dead. ``seen``: how far the count of index entries was before."""
+    ask = (
+        f"(select 1 from {s.table} j where {s.here} and j.place > '' limit 1) is null "
+        f"and (select 1 from {s.table} j where {s.later} limit 1) is null"
     )
+    if floored:
+        ask = f"{{far}} < 0 or ({ask})"
+    return f"plainly as materialized (select {_entries_read(s)} as seen, {ask} as ok)"
+
+
+def _entries_read(s: _Shape) -> str:
+    """The server's own count, which goes into its statistics between transactions. It counts what is read, so that a
+    slow machine does not pass for a full index. Always 0 where track_counts is off."""
+    return f"pg_stat_get_xact_tuples_returned('{s.table}_claim'::regclass)"
+
+
+def _walked(s: _Shape) -> str:
+    """How many entries of the index this claim has read. To be asked behind its rows."""
+    return f"{_entries_read(s)} - (select seen from plainly)"
+
+
+def _last(s: _Shape) -> str:
+    """One row when the claim read more than {far} entries: how many, and the last of its rows in the order."""
+    return (
+        f" union all select 'last', l.id, w.walked, l.band, l.created_at::text, {nulls(4)} from "
+        f"(select {_walked(s)} as walked) w left join (select * from locked "
+        "order by band desc, created_at desc, id desc limit 1) l on true where w.walked > {far}"
+    )
+
+
+def nulls(used: int) -> str:
+    """The rest of a row that has ``used`` of CLAIM_COLUMNS."""
+    return ", ".join(["null"] * (CLAIM_COLUMNS.count(",") + 1 - used))
 
 
 def _locked(
@@ -187,7 +241,8 @@ def _locked(
     more: list[str],
     after: str | None,
     plain: bool = False,
-) -> tuple[str, str]:
+    floored: bool = False,
+) -> Locked:
     """Merge the branches' candidates and lock n of them one by one."""
     alive = (
         f" and exists (select 1 from workflow_runs r where r.id = j.run_id and r.status in {LIVE_RUN})"
@@ -200,14 +255,16 @@ def _locked(
         more = ["not (select ok from plainly)", *more]
     guard = f"where {' and '.join(guards)} " if guards else ""
     ctes.append(
-        f"locked as materialized (select x.id from (select * from ({' union all '.join(branches)}) c "
+        f"locked as materialized (select x.id{', c.band, c.created_at' if floored else ''} from (select * from ({' union all '.join(branches)}) c "
         f"order by {s.order}) c cross join lateral (select j.id from {s.table} j where j.ctid = c.tid "
         f"and j.status = 'queued' and (j.last_lost_box is null or j.last_lost_box <> {{box}} "
         f"or j.last_lost_at <= {{before[shun_s]}}){alive} for update of j skip locked) x {guard}limit {{n}})"
     )
     # CASE, because AND does not keep its order: a full answer must not pay for the look past the look-ahead (0.14 ms).
-    short = f"case when (select count(*) from locked) < {{n}} then {' or '.join(more)} else false end"
-    return ", ".join(ctes), short
+    far = f"{_walked(s)} > {FAR}" if plain and not floored else "false"
+    asks = "{far} >= 0 and " if floored else ""  # behind a floor it is for the lane to say when to look before it
+    short = f"case when {asks}(select count(*) from locked) < {{n}} then {' or '.join(more)} else {far} end"
+    return Locked(", ".join(ctes), short, _last(s) if floored else "")
 
 
 # What a claim writes into a row.
@@ -263,15 +320,26 @@ CLAIM_COLUMNS = (
 
 
 @lru_cache(maxsize=256)
-def claim_statement(family: Family, by_model: bool, newest: bool, bands: bool, look: int, plain: bool = False) -> str:
-    """The claim on its own: rows of kind ``claim``, and one of kind ``more`` when a longer look may find more."""
-    ctes, short = locked_ctes(family, by_model, newest, bands, look, plain)
-    return f"with recursive {UNSYNCED}, {ctes}, {claimed_ctes(family, unsynced=True)} {claim_rows(short)}"
+def claim_statement(
+    family: Family,
+    by_model: bool,
+    newest: bool,
+    bands: bool,
+    look: int,
+    plain: bool = False,
+    floored: bool = False,
+) -> str:
+    """The claim on its own: rows of kind ``claim``, one of kind ``more`` when another look may find more, and, with
+    ``floored``, one of kind ``last`` (see _last)."""
+    locked = locked_ctes(family, by_model, newest, bands, look, plain, floored)
+    return f"with recursive {UNSYNCED}, {locked.ctes}, {claimed_ctes(family, unsynced=True)} {claim_rows(locked)}"
 
 
-def claim_rows(short: str) -> str:
-    """The select that returns the claim's rows (and ``more``), to stand alone or before other kinds."""
-    return f"select 'claim' as kind, {CLAIM_COLUMNS} from claimed union all select 'more', {MORE_COLUMNS} where {short}"
+def claim_rows(locked: Locked) -> str:
+    """The select that returns the claim's rows (and ``more``, ``last``), to stand alone or before other kinds."""
+    return f"select 'claim' as kind, {CLAIM_COLUMNS} from claimed{more_rows(locked)}"
 
 
-MORE_COLUMNS = "0, " + ", ".join(["null"] * (CLAIM_COLUMNS.count(",")))
+def more_rows(locked: Locked) -> str:
+    """What a claim says beside its rows; behind them, because it looks at what they read."""
+    return f" union all select 'more', 0, {nulls(1)} where {locked.short}{locked.last}"

@@ -144,8 +144,9 @@ def _finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequ
     shape, plan = None, None
     if next is not None:
         plan = Plan.for_request(db, next)
-        shape = (next.by_model, next.host_priority < 0, plan.bands, plan.look, plan.plain)
+        shape = plan.shape(next)
         given |= next.params
+        given |= plan.floor or {}
     began = time.monotonic()
     rows = db.hot(statement(worker.family, shape), **given)
     answer = _answered(rows)
@@ -155,7 +156,7 @@ def _finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequ
         answer = Finished(answer.done | late.done, late.stale)
     events.heard(db, given["ids"], given["tokens"], worker.box)
     if next is not None and plan is not None:
-        claimed, more = split(rows)
+        claimed, more = split(db, next, plan, rows)
         answer.claimed = top_up(db, next, plan, jobs(next, claimed, began), more)
     return answer
 

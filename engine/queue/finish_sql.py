@@ -12,11 +12,12 @@ from engine.queue.claim_sql import (
     CLAIM_COLUMNS,
     CLAIM_WRITES,
     KEEP_GENERATED,
-    MORE_COLUMNS,
     claim_rows,
     claimed_columns,
     claimed_ctes,
     locked_ctes,
+    more_rows,
+    nulls,
 )
 from engine.queue.events import COLUMNS
 from engine.queue.family import Family
@@ -32,7 +33,7 @@ _SPENT = "case when d.outcome = 'failed' and not j.cancel_requested then 1 else 
 _BACKOFF = "make_interval(secs => least(600, power(2, least(j.failures, 16))) * (0.75 + 0.5 * random()))"
 
 
-ClaimShape = tuple[bool, bool, bool, int, bool]  # by_model, newest, bands, look, plain
+ClaimShape = tuple[bool, bool, bool, int, bool, bool]  # by_model, newest, bands, look, plain, floored
 
 
 @lru_cache(maxsize=256)
@@ -78,14 +79,14 @@ def finish_statement(family: Family, claim: ClaimShape | None) -> str:
     ]
     ctes.append(_effects(family, "fin f where f.status = 'completed'", "fin f where f.status <> 'queued'"))
     rows = (
-        f"select 'done' as kind, id, {_nulls(1)} from fin union all "
-        f"select case when again then 'done' else 'stale' end, id, {_nulls(1)} from late"
+        f"select 'done' as kind, id, {nulls(1)} from fin union all "
+        f"select case when again then 'done' else 'stale' end, id, {nulls(1)} from late"
     )
     if claim is None:
-        return f"with {', '.join(ctes)} {rows.replace(', ' + _nulls(1), '')}"
-    locked, short = locked_ctes(family, *claim, after="fin")
-    ctes += [locked, claimed_ctes(family, unsynced=False)]
-    return f"with recursive {', '.join(ctes)} {claim_rows(short)} union all {rows}"
+        return f"with {', '.join(ctes)} {rows.replace(', ' + nulls(1), '')}"
+    locked = locked_ctes(family, *claim, after="fin")
+    ctes += [locked.ctes, claimed_ctes(family, unsynced=False)]
+    return f"with recursive {', '.join(ctes)} {claim_rows(locked)} union all {rows}"
 
 
 @lru_cache(maxsize=256)
@@ -104,10 +105,10 @@ def complete_statement(family: Family, claim: ClaimShape | None) -> str:
     ]
     source, more = "select *, false as claim, null::bigint as ord from done", ""
     if claim is not None:
-        locked, short = locked_ctes(family, *claim)
-        ctes.append(locked)
+        locked = locked_ctes(family, *claim)
+        ctes.append(locked.ctes)
         source += " union all select id, null, null, null, true, row_number() over () from locked"
-        more = f" union all select 'more', {MORE_COLUMNS} where {short}"
+        more = more_rows(locked)
     ctes += [
         f"turn as (update {family.table} j set {KEEP_GENERATED}, {_turn_writes(family, claim is not None)} "
         f"from ({source}) d where j.id = d.id and (d.claim or (not d.claim "
@@ -162,7 +163,3 @@ def _run(family: Family, alias: str) -> str:
     if family.has_run:
         return f"{alias}.run_id, {alias}.node_id"
     return "null::bigint as run_id, null::text as node_id"
-
-
-def _nulls(used: int) -> str:
-    return ", ".join(["null"] * (CLAIM_COLUMNS.count(",") + 1 - used))
