@@ -15,6 +15,7 @@ from engine.store import Db
 
 _HERE = "queue = {queue} and project = {project} and status = 'queued' and run_after is null"
 _LATER = "queue = {queue} and project = {project} and status = 'queued' and run_after is not null"
+_CREATED = "iif(typeof(created_at) = 'text', created_at, '') as created"  # bytes cannot be put in order among texts
 
 
 @dataclass
@@ -28,7 +29,7 @@ class _Scan:
 
     def __post_init__(self) -> None:
         self.with_model = " and model_key = {model}" if self.family.has_run else ""
-        self.keys = "id, band, created_at as created, " + ("model_key" if self.family.has_run else "'' as model_key")
+        self.keys = f"id, band, {_CREATED}, " + ("model_key" if self.family.has_run else "'' as model_key")
         self.age = "created_at desc, id desc" if self.newest else "created_at, id"
 
     def models(self) -> list[str]:
@@ -53,7 +54,7 @@ class _Scan:
     def _first(self, where: str, past: str, by_band: bool, **at: Any) -> dict[str, Any] | None:
         order = "place, band, created_at, id" if by_band else "place"
         return self.db.one(
-            f"select place, only_boxes, avoid_boxes, band, created_at as created, id from {self.family.table} "
+            f"select place, only_boxes, avoid_boxes, band, {_CREATED}, id from {self.family.table} "
             f"where {where}{self.with_model} {past} order by {order} limit 1",
             **self.given,
             **at,

@@ -101,6 +101,8 @@ def test_a_row_of_bytes_fails_alone(processes: Processes, sqlite_store: Store) -
             db.value("insert into ingest_jobs (task_name) values (x'00ff') returning id"),
             db.value("insert into ingest_jobs (task_name, args) values ('noop', '{{oops') returning id"),
         ]
+        odd = db.value("insert into ingest_jobs (task_name, created_at) values ('noop', x'00ff') returning id")
         good = [add(db, "noop") for _ in range(20)]
+        assert ended(db, odd)["status"] == "completed"
         assert {ended(db, id)["status"] for id in bad} == {"failed"}
         assert {ended(db, id)["status"] for id in good} == {"completed"}
