@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engine.lane import protocol
 from engine.registry import ingest_task
 
 
@@ -72,11 +73,16 @@ def speak_and_look() -> dict[str, Any]:
     return {"cwd": os.getcwd()}
 
 
+@ingest_task("replace_json")
+def replace_json() -> None:
+    json.loads = None  # type: ignore[assignment]
+
+
 @ingest_task("break_the_loop")
 def break_the_loop() -> dict[str, Any]:
     """What the loop uses next is gone, and a thread that is no daemon goes on."""
     threading.Thread(target=time.sleep, args=(600,)).start()
-    json.loads = None  # type: ignore[assignment]
+    protocol.Frame = None  # type: ignore[assignment,misc]
     return who()
 
 

@@ -38,7 +38,14 @@ def test_a_forked_child_that_returns_does_not_answer_for_its_parent(rough_lane: 
 
 def test_what_a_job_does_to_its_process_is_not_paid_for_by_the_next(rough_lane: Db) -> None:
     db = rough_lane
-    for harm in ("close_stdout", "close_descriptors", "remove_directory", "set_alarm", "replace_stdout"):
+    for harm in (
+        "close_stdout",
+        "close_descriptors",
+        "remove_directory",
+        "set_alarm",
+        "replace_json",
+        "replace_stdout",
+    ):
         assert ended(db, add(db, harm))["status"] == "completed"
         after = ended(db, add(db, "speak_and_look"))
         assert (after["status"], after["attempt"], after["error"]) == ("completed", 1, None), harm
