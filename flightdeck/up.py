@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import os
 import sys
 import time
@@ -150,6 +152,23 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
     )
 
 
+def check_lanes(data: Mapping[str, Any]) -> None:
+    """Refuse an app and a queue that do not exist: nobody reads the log of a lane that cannot start. Imports nothing;
+    a lane searches the working directory too. Raises ConfigError."""
+    known = ("cpu", "gpu", *engine_config.ingest_queues())
+    for lane in data.get("lane", []):
+        if lane["queue"] not in known:
+            raise ConfigError(f"lane {lane['queue']}: no such queue (known: {', '.join(known)}; see ingest_queues)")
+    for app in dict.fromkeys([engine_config.get("app"), *(lane.get("app") for lane in data.get("lane", []))]):
+        package = str(app or "").split(".")[0]
+        if (
+            package
+            and importlib.util.find_spec(package) is None
+            and importlib.machinery.PathFinder.find_spec(package, [os.getcwd()]) is None
+        ):
+            raise ConfigError(f"--app {app}: there is no module {package} here ({os.getcwd()}), nor is one installed")
+
+
 def _schedulers(python: str, lanes: list[dict[str, Any]], environment: Mapping[str, str]) -> list[Program]:
     """One for each project and app that a lane here works for: a scheduler serves its own project, as a lane does."""
     programs = {}
@@ -226,6 +245,7 @@ def join(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] | None =
     if line is not None:
         line.ask("own")
         return line
+    check_lanes(data)
     return lifeline.start(plan(store, data, gpus or count_gpus))
 
 

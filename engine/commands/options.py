@@ -140,7 +140,8 @@ def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store
             raise
         said = error.format_message() or "wrong use"
         if not said.rstrip().endswith("?"):  # "Did you mean ...?" is help enough
-            said = f"{said.rstrip('.')}; see {name} --help"
+            where = getattr(getattr(error, "ctx", None), "command_path", None) or name  # "flightdeck up"
+            said = f"{said.rstrip('.')}; see {where} --help"
         fail(name, said, int(error.exit_code))
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -139,6 +139,19 @@ def test_a_config_file_says_what_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert config.get("app") == "other.jobs", "the environment stands above the file"
 
 
+def test_an_app_and_a_queue_that_do_not_exist_are_refused_before_anything_starts() -> None:
+    lane = {"queue": "cpu"}
+    with pytest.raises(ConfigError, match="lane import: no such queue"):
+        up.check_lanes({"lane": [lane, {"queue": "import"}]})
+    with pytest.raises(ConfigError, match="there is no module myap here"):
+        up.check_lanes({"lane": [lane, {"queue": "gpu", "app": "myap.jobs"}]})
+    engine.configure(app="tests.apps.not_looked_for")
+    up.check_lanes({"lane": [lane, {"queue": "gpu"}]})
+    engine.configure(app="myap")
+    with pytest.raises(ConfigError, match="--app myap: "):
+        up.check_lanes({})
+
+
 def test_without_a_file_every_core_gpu_and_queue_has_a_slot() -> None:
     engine.configure(ingest_queues=("a", "b"))
     assert up.default_lanes(2) == [
