@@ -19,6 +19,7 @@ from engine.lane.slot import Slot, Spec
 from engine.lane.tree import Target, kill_trees
 from engine.queue.claim import ClaimedJob
 from engine.queue.family import INGEST
+from engine.store.locks import new_incarnation
 from tests.lane.fleet import APP, gone, pid_in, runs
 from tests.support import ROOT, eventually
 
@@ -29,9 +30,8 @@ class Bench:
     def __init__(self, tmp_path: Path, app: str = APP) -> None:
         self.selector = selectors.DefaultSelector()
         environment = {"FLIGHTDECK_APP": app, "PYTHONPATH": str(ROOT)}
-        spec = Spec(
-            "b1", "b1/default/0123456789abcdef", "0123456789abcdef", tmp_path / "logs", tmp_path / "out", environment
-        )
+        life = new_incarnation()  # killing a tree sweeps by it, wherever on the machine
+        spec = Spec("b1", f"b1/default/{life}", life, tmp_path / "logs", tmp_path / "out", environment)
         self.slot = Slot(0, spec)
         self.slot.start(self.selector)
         self.frames: list[Frame] = []
