@@ -40,6 +40,7 @@ _LANE_FLAGS = {
     "project": "--project",
     "app": "--app",
 }
+_NUMBERS = {"slots", "model_slots", "free_slots"}
 
 EXAMPLE = """\
 db = "postgresql://db/fleet"
@@ -70,6 +71,11 @@ def read_config(path: Path | None) -> dict[str, Any]:
             raise ConfigError(f"{path}: lane {number} has no queue")
         if unknown := sorted(set(lane) - set(_LANE_FLAGS) - {"queue"}):
             raise ConfigError(f"{path}: lane {number} ({lane['queue']}): {unknown[0]!r} is no setting of a lane")
+        for key in sorted(_NUMBERS & lane.keys()):
+            least = int(key == "slots")
+            if type(lane[key]) is not int or lane[key] < least:
+                said = f"{key} must be a whole number from {least}, got {lane[key]!r}"
+                raise ConfigError(f"{path}: lane {number} ({lane['queue']}): {said}")
     for switch in _SWITCHES:
         if not isinstance(data.get(switch, True), bool):
             raise ConfigError(f"{path}: {switch} must be true or false")

@@ -47,12 +47,14 @@ def status(
         from engine.queue import health
         from engine.queue.snapshot import queue_view
 
-        view = queue_view(conn, str(config.get("project")) or None)
+        ours = config.project_name()
+        view = queue_view(conn, ours or None)
         services, lanes, stuck = health.services(conn), health.lanes(conn), health.unplaceable(conn)
     print(f"{store.safe_url}: schema {version}")
     leader = view["leader"]
     print(f"leader: {leader['box'] if leader else 'none'}")
-    print(f"lanes: {len(view['lanes'])}")
+    alive = sum(health.live(lane) for lane in lanes if ours in ("", lane["project"]))
+    print(f"lanes: {alive} live")
     for entry in view["projects"]:
         name = entry["project"] or "(default)"
         print(f"project {name}: {entry['queued']} queued, {entry['running']} running")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from engine.doctor.facts import Facts, Fleet, Holder, Machine, Postgres, Sqlite
+from engine.queue.health import LANE_SILENT_S, live
 
 Level = Literal["ok", "warning", "fault"]
 
@@ -15,7 +16,6 @@ SKEW_S = 2.0
 SLOW_MS = 250.0
 SERVICE_SILENT_S = 60.0
 LEADER_SILENT_S = 30.0
-LANE_SILENT_S = 45.0
 SWEEP_SILENT_S = 600.0
 DEAD_ROWS = 200_000
 INDEX_MB = 64.0
@@ -220,7 +220,7 @@ def _leader(facts: Fleet) -> Iterator[Finding]:
     orchestrators = [s for s in facts.services if s["kind"] == "orchestrator" and s["age_s"] <= LEADER_SILENT_S]
     leader = next((s for s in orchestrators if s["is_leader"]), None)
     if leader is None:
-        wanted = facts.waiting or any(_live(lane) for lane in facts.lanes)
+        wanted = facts.waiting or any(live(lane) for lane in facts.lanes)
         text = "no leader: graphs do not move on and lost work is not brought back"
         yield Finding(
             "fault" if wanted else "warning", "leader", text, "start queue-orchestrator (any number, on any box)"
@@ -285,17 +285,13 @@ def _services(facts: Fleet) -> Iterator[Finding]:
         yield Finding("fault", "scheduler", text, "start queue-scheduler (any number, on any box)")
 
 
-def _live(lane: dict[str, Any]) -> bool:
-    return bool(lane["state"] != "stopping" and lane["age_s"] <= LANE_SILENT_S)
-
-
 def _lanes(facts: Fleet) -> Iterator[Finding]:
     bad = False
     for lane in facts.lanes:
         name = f"{lane['box']}/{lane['queue']}" + (f" (project {lane['project']})" if lane["project"] else "")
         loops = lane["detail"].get("loops")
         for loop, error in (loops if isinstance(loops, dict) else {}).items():
-            if error and _live(lane):
+            if error and live(lane):
                 bad = True
                 yield Finding("warning", "lane", f"{name}: {loop}: {error}", "see the lane's log")
         if lane["state"] == "stopping":
@@ -303,7 +299,7 @@ def _lanes(facts: Fleet) -> Iterator[Finding]:
         if lane["flagged_dead_at"] is not None:
             bad = True
             text = (
-                f"{name} looks dead: silent for {_age(lane['age_s'])} while it owned running jobs, which went elsewhere"
+                f"{name} looks dead: silent for {_age(lane['age_s'])} while it owned running jobs, which go elsewhere"
             )
             yield Finding("warning", "lane", text, "look at that box, restart the lane (queue-worker-supervisor does)")
         elif lane["age_s"] > LANE_SILENT_S:
@@ -313,9 +309,9 @@ def _lanes(facts: Fleet) -> Iterator[Finding]:
             bad = True
             text = f"{name} refuses to work: {lane['last_exit_reason'] or 'no reason given'}"
             yield Finding("warning", "lane", text, "see the lane's log")
-    live = [lane for lane in facts.lanes if _live(lane)]
+    alive = [lane for lane in facts.lanes if live(lane)]
     if not bad:
-        yield Finding("ok", "lanes", f"{len(live)} live, {sum(int(lane['slots']) for lane in live)} slots")
+        yield Finding("ok", "lanes", f"{len(alive)} live, {sum(int(lane['slots']) for lane in alive)} slots")
 
 
 def _machine(facts: Machine) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from engine.queue.family import FAMILIES
 from engine.store import Db
 
 COUNT_CAP = 100_000
+LANE_SILENT_S = 45.0
 
 
 def services(db: Db) -> list[dict[str, Any]]:
@@ -27,6 +28,11 @@ def lanes(db: Db) -> list[dict[str, Any]]:
         "detail from worker_heartbeats order by box, queue, project"
     )
     return _aged(rows, db.now())
+
+
+def live(lane: dict[str, Any]) -> bool:
+    """Whether one of ``lanes`` neither ended nor is silent."""
+    return bool(lane["state"] != "stopping" and lane["age_s"] <= LANE_SILENT_S)
 
 
 def unplaceable(db: Db) -> dict[str, int]:

@@ -372,12 +372,14 @@ def test_status_tells_of_sweeps_services_dead_lanes_and_jobs_without_a_place(
     db.run("update services set is_leader = {true} where box = 'head'")
     beat(db, Worker("b", "gpu", "p", new_incarnation()), state="running", slots=1, busy=1)
     db.run("update worker_heartbeats set flagged_dead_at = {now}")
+    beat(db, Worker("b", "cpu", "p", new_incarnation()), state="stopping", slots=1, busy=0)  # ended: it counts no more
     add(db, "t", queue="nobody", unplaceable_reason="no live lane of queue nobody")
     with pytest.raises(SystemExit) as ended:
         run_app(broker.app, "queue-broker", ["status", "--db", store.url], store_code=2)
     out = re.sub(r"\b\d+ s\b", "N s", capsys.readouterr().out)
     assert ended.value.code == 0
     for line in (
+        "lanes: 1 live\n",
         "unplaceable: 1: no live lane of queue nobody\n",
         "lane b/gpu (project p): looks dead, silent for N s\n",
         "orchestrator head (leads): seen N s ago, error: retention: boom\n",

@@ -87,7 +87,10 @@ def check_name(url: str) -> None:
     else:
         name = urlsplit(url).path.lstrip("/")
     if not name.endswith("_test"):
-        raise WrongUse(f"database {name!r}: its name must end in _test; this run kills and rewrites whatever is there")
+        raise WrongUse(
+            f"FLIGHTDECK_DB_URL names database {name!r}: its name must end in _test, because this run kills and rewrites "
+            "whatever is there; unset it for a database of the run's own"
+        )
 
 
 def opened(store: str, url: str | None, directory: Path) -> Database:

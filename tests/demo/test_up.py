@@ -171,6 +171,8 @@ def test_without_a_file_every_core_gpu_and_queue_has_a_slot() -> None:
         'lane = "gpu"',
         "[[lane]]\nslots = 2",
         '[[lane]]\nqueue = "gpu"\nspeed = 2',
+        '[[lane]]\nqueue = "gpu"\nslots = "two"',
+        '[[lane]]\nqueue = "gpu"\nslots = 0',
         'recorder = "no"',
         "scheduler = 1",
         'ingest_queues = ["gpu"]',
