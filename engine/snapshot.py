@@ -68,7 +68,7 @@ def view(
         lanes.setdefault(lane["box"], []).append({k: v for k, v in lane.items() if k != "box"})
     for job in found["jobs"]:
         jobs.setdefault(job["box"] or "", []).append(job)
-    names = sorted({*facts, *last, *lanes, *(box for box in jobs if box)})
+    names = sorted({*facts, *last, *lanes, *(box for box in jobs if box)}, key=str)
     boxes = [
         {
             "box": name,
@@ -88,7 +88,7 @@ def view(
         "projects": found["projects"],
         "queues": [
             {"queue": queue, "project": name, "queued": count}
-            for (queue, name), count in sorted(found["queued"].items())
+            for (queue, name), count in sorted(found["queued"].items(), key=str)
         ],
         "boxes": boxes,
         "events": found["events"],
@@ -154,7 +154,7 @@ def box_facts(db: Db) -> dict[str, dict[str, Any]]:
     rows = db.all(
         "select box, description, cpu_model, cores, mem_mb, gpus, driver, kernel, simulated, updated_at from boxes"
     )
-    return {row.pop("box"): row for row in rows}
+    return {row.pop("box"): row for row in rows if isinstance(row["box"], str)}  # SQLite takes bytes
 
 
 def facts_rows(known: Mapping[str, BoxFacts]) -> dict[str, dict[str, Any]]:
@@ -167,11 +167,13 @@ def facts_rows(known: Mapping[str, BoxFacts]) -> dict[str, dict[str, Any]]:
 
 
 def jsonable(value: Any) -> Any:
-    """Times as ISO text in UTC; everything else as it is."""
+    """Times as ISO text in UTC, bytes (SQLite keeps them in any column) as text; everything else as it is."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, dict):
-        return {key: jsonable(item) for key, item in value.items()}
+        return {jsonable(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
     return value

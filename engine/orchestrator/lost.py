@@ -242,7 +242,8 @@ def _owners(db: Db) -> dict[str, datetime | None]:
         "union all select claimed_by, lease_expires_at from ingest_jobs where status = 'running' and claimed_by is not null"
         ") held group by claimed_by"
     )
-    return {row["claimed_by"]: row["lease_at"] for row in rows}
+    # Bytes (which a foreign writer can put into a text of SQLite) name no lane; such a row's lease lapses.
+    return {row["claimed_by"]: row["lease_at"] for row in rows if isinstance(row["claimed_by"], str)}
 
 
 def _heartbeats(db: Db) -> list[dict[str, Any]]:

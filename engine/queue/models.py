@@ -116,16 +116,18 @@ def open_orders(db: Db, worker: Worker) -> list[ModelOrder]:
 def answer(db: Db, order_id: int, owner: str, text: str) -> None:
     """Write what a lane did about an order, or why it has not yet; a later answer of the same lane replaces it."""
     if db.kind == "postgresql":
-        added = "answers || jsonb_build_object({owner}::text, {said}::text)"
+        kept = "case when jsonb_typeof(answers) = 'object' then answers else '{{}}' end"
+        added = f"{kept} || jsonb_build_object({{owner}}::text, {{said}}::text)"
     else:
-        added = "json_patch(answers, json_object({owner}, {said}))"
+        kept = "case when json_valid(answers) then iif(json_type(answers) = 'object', answers, '{{}}') else '{{}}' end"
+        added = f"json_patch({kept}, json_object({{owner}}, {{said}}))"
     db.run(f"update model_orders set answers = {added} where id = {{id}}", id=order_id, owner=owner, said=text)
 
 
 def answers(db: Db, order_id: int | str) -> dict[str, str]:
     """What the lanes said about an order so far: ``box/queue/incarnation`` -> text."""
     found = db.value("select answers from model_orders where id = {id}", id=int(order_id))
-    return dict(found or {})
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def runs_next(db: Db, worker: Worker, wanted: Sequence[str]) -> bool:

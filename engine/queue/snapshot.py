@@ -26,7 +26,7 @@ def queue_view(db: Db, project: str | None = None) -> dict[str, Any]:
     queued = _queued(db, project)
     running = _running(db, project)
     lanes = _lanes(db, project, queued)
-    return {
+    found = {
         "at": now,
         "leader": leader(db),
         "projects": _projects(project, queued, running, lanes),
@@ -35,6 +35,18 @@ def queue_view(db: Db, project: str | None = None) -> dict[str, Any]:
         "jobs": [job for family in FAMILIES for job in _jobs(db, family, project)][:JOBS_SHOWN],
         "events": events.recent(db, EVENTS_SHOWN, project),
     }
+    return found if db.kind == "postgresql" else _texts(found)
+
+
+def _texts(value: Any) -> Any:
+    """Names of bytes, which a foreign writer can put into SQLite's texts, as texts."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, dict):
+        return {_texts(key): _texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_texts, value))
+    return value
 
 
 def leader(db: Db) -> dict[str, Any] | None:
@@ -95,9 +107,9 @@ def _queued_sqlite(db: Db) -> Iterator[dict[str, Any]]:
                 queue=at[0],
                 project=at[1],
             )
-            pair = min(pairs, key=lambda row: (row["queue"], row["project"]), default=None)
-            if pair is None:
+            if not pairs:
                 break
+            pair = next((row for row in pairs if row["queue"] == at[0]), pairs[0])
             at = (pair["queue"], pair["project"])
             here = f"{waiting} and queue = {{queue}} and project = {{project}}"
             count = f"select count(*) as n from (select 1 as one {here} limit {{cap}}) q"
@@ -133,7 +145,7 @@ def _projects(
             "running": running.get(name, 0),
             "capped": any(n >= COUNT_CAP for (_, of), n in queued.items() if of == name),
         }
-        for name in sorted(names)
+        for name in sorted(names, key=str)
     ]
 
 

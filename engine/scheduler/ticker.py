@@ -24,6 +24,7 @@ from engine.queue.texts import clean_text
 from engine.scheduler.entries import load_app, write_entries
 from engine.scheduler.schedule import check_misfire, due, jitter, next_tick, timetable, without_leap
 from engine.store import Db, Row, Store, open_store
+from engine.store.dialect import EARLIEST
 from engine.store.locks import new_incarnation
 from engine.store.migrate import ensure_schema, refuse_read_only
 
@@ -326,8 +327,8 @@ def _columns(db: Db) -> str:
 def _moment(last_tick: object) -> datetime | None:
     if last_tick is None:
         return None
-    if not isinstance(last_tick, datetime):
-        raise BadInput(f"last_tick {last_tick!r} is not a time")
+    if not isinstance(last_tick, datetime) or last_tick == EARLIEST:
+        raise BadInput("last_tick is not a time")
     return max(last_tick, _EPOCH)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -12,8 +12,7 @@ from psycopg.adapt import AdaptersMap, Loader
 from psycopg.pq import Format
 from psycopg.types.json import set_json_loads
 
-LATEST = datetime.max.replace(tzinfo=UTC)
-EARLIEST = datetime.min.replace(tzinfo=UTC)
+from engine.store.dialect import EARLIEST, LATEST
 
 _TIMESTAMPTZ = psycopg.adapters.types["timestamptz"].oid
 _driver_loader = psycopg.adapters.get_loader(_TIMESTAMPTZ, Format.TEXT)

@@ -136,14 +136,21 @@ def decode_json(value: Any) -> Any:
         return value
 
 
-def decode_time(value: Any) -> Any:
-    """ISO text to an aware datetime; a text without a zone is UTC, as the contract says."""
-    if not isinstance(value, str):
-        return value
+LATEST = datetime.max.replace(tzinfo=UTC)
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+
+
+def decode_time(value: Any) -> datetime | None:
+    """ISO text to an aware datetime; a text without a zone is UTC, as the contract says.
+
+    What is no time (a foreign writer's) reads as the earliest, ``infinity`` as the latest: nobody has to expect a text.
+    """
+    if value is None:
+        return None
     try:
         moment = datetime.fromisoformat(value)
-    except ValueError:
-        return value
+    except (TypeError, ValueError):
+        return LATEST if value == "infinity" else EARLIEST
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -63,7 +63,7 @@ def hour(
     start = db.now() - timedelta(seconds=seconds)
     box_rows = _minutes(db, "flight_recorder", box_columns, start, boxes)
     gpu_rows = _minutes(db, "flight_recorder_gpu", gpu_columns, start, boxes)
-    tails = {row["box"]: start for row in db.all("select box from boxes")}
+    tails = {row["box"]: start for row in db.all("select box from boxes") if isinstance(row["box"], str)}
     for row in box_rows:
         tails[row["box"]] = max(tails.get(row["box"], start), row["at"] + _MINUTE)
     if boxes is not None:

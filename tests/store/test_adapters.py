@@ -10,7 +10,7 @@ import pytest
 from engine.queue import controls, operate
 from engine.queue.enqueue import get_job
 from engine.store import Store
-from engine.store.adapters import EARLIEST, LATEST
+from engine.store.dialect import EARLIEST, LATEST, decode_time
 
 
 @pytest.mark.parametrize("claims", [False, True])
@@ -22,6 +22,10 @@ def test_a_moment_that_python_lacks_stops_no_reader(pg_store: Store, claims: boo
         expected = [LATEST, EARLIEST, LATEST, EARLIEST, datetime(2026, 11, 29, 12, 0, 0, 500000, UTC)]
         assert list(db.all(f"select {columns}")[0].values()) == expected
         assert list(db.hot(f"select {columns}")[0].values()) == expected
+
+
+def test_what_is_no_time_reads_as_one_on_sqlite() -> None:
+    assert [decode_time(odd) for odd in ("", "soon", b"\xff", 5, "infinity", None)] == [EARLIEST] * 4 + [LATEST, None]
 
 
 def test_a_number_of_thousands_of_digits_stops_no_operator(pg_store: Store) -> None:
