@@ -130,9 +130,10 @@ def hand_back(db: Db, worker: Worker, jobs: Mapping[int, int], unanswered: bool 
             db.run(
                 f"update {family.table} set status = {{status}}, attempt = attempt - 1, claimed_by = null, started_at = null, "
                 "claimed_box = null, claimed_at = null, lease_expires_at = null, kill_requested = {false}, "
-                "error = case when {status} = 'cancelled' then {error} else error end, "
-                "finished_at = case when {status} = 'cancelled' then {now} end where id = {id}",
+                "error = case when {over} then {error} else error end, "
+                "finished_at = case when {over} then {now} end where id = {id}",
                 id=row["id"],
+                over=bool(over),
                 status="cancelled" if over else "queued",
                 error="the run is over" if row["run_over"] else "cancelled before it began",
             )

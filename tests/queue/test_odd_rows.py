@@ -63,6 +63,24 @@ def test_a_list_of_boxes_with_a_null_is_refused(pg_store: Store) -> None:
         add(db, "noop", avoid_boxes=[None])
 
 
+def test_columns_that_refuse_values_are_ordinary_ones_to_programs(pg_store: Store) -> None:
+    """They are of domain types: the driver and COPY know them as text, numbers and lists."""
+    names = "status, attempt, fencing_token, failures, only_boxes"
+    with pg_store.connect("test") as db:
+        assert db.copy("ingest_jobs", names.split(", "), [("queued", 1, 2**40, 2, ["b1", "b2"])]) == 1
+        row = db.one(f"select {names} from ingest_jobs")
+        assert row == {
+            "status": "queued", "attempt": 1, "fencing_token": 2**40, "failures": 2, "only_boxes": ["b1", "b2"],
+        }  # fmt: skip
+        with pytest.raises(psycopg.errors.CheckViolation, match="job_status"):
+            db.run("update ingest_jobs set status = {status}", status="oops")
+        with pytest.raises(psycopg.errors.CheckViolation, match="job_count"):
+            db.run("update ingest_jobs set attempt = {attempt}", attempt=-1)
+        with pytest.raises(psycopg.IntegrityError):
+            db.copy("ingest_jobs", ["failures"], [(-1,)])
+        assert db.one(f"select {names} from ingest_jobs where status = {{s}} and attempt = {{n}}", s="queued", n=1)
+
+
 def test_the_largest_id_does_not_end_all_inserts(sqlite_store: Store) -> None:
     with sqlite_store.connect("test") as db:
         with pytest.raises(sqlite3.IntegrityError):
