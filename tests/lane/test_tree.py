@@ -24,11 +24,14 @@ from engine.lane.crew import Crew
 from engine.lane.guard import Child, Guard
 from engine.lane.slot import Slot, Why
 from engine.store import Store
+from engine.store.locks import new_incarnation
 from tests.lane.fleet import add, children, ended, gone, heartbeat, history, pid_in, runs, start_lane, stop
 from tests.lane.test_executor import Bench
 from tests.support import Processes, eventually
 
 WAYS = ["cgroups", "no cgroups"]
+
+LIFE = new_incarnation()  # of this test process: killing a tree sweeps by it, wherever on the machine
 
 
 def env(way: str) -> dict[str, str]:
@@ -166,7 +169,7 @@ def cmdline(pid: int) -> str:
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guard]:
     for name, value in env(request.param).items():
         monkeypatch.setenv(name, value)
-    made = Guard("feedfacefeedface")
+    made = Guard(LIFE)
     made.start()
     yield made
     made.end()
@@ -177,9 +180,7 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 def run(kept: Guard, script: str, out: Path, name: str = "0-1") -> Child:
     with out.open("ab") as file:
         args = [sys.executable, "-I", "-S", "-c", script]
-        return kept.spawn(
-            args, {"A": "1", tree.COOKIE: "feedfacefeedface.0.1."}, {1: file.fileno(), 7: file.fileno()}, name
-        )
+        return kept.spawn(args, {"A": "1", tree.COOKIE: f"{LIFE}.0.1."}, {1: file.fileno(), 7: file.fileno()}, name)
 
 
 def test_a_program_starts_with_its_descriptors_and_no_others(kept: Guard, tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_a_guard_that_stands_still_is_replaced(kept: Guard, tmp_path: Path, monk
     monkeypatch.undo()
     assert run(kept, "", tmp_path / "out").wait(30) == 0
     assert kept.pid != stuck and kept.replaced and alive.poll() is None
-    tree.kill_trees([tree.Target(alive.pid, "feedfacefeedface.0.1.", alive.group)])
+    tree.kill_trees([tree.Target(alive.pid, f"{LIFE}.0.1.", alive.group)])
     assert alive.wait(30) == -9
 
 
@@ -248,7 +249,7 @@ def test_strangers_are_spared(kept: Guard, tmp_path: Path) -> None:
     )
     child = run(kept, "import time; time.sleep(600)", tmp_path / "out")
     other = run(kept, "import time; time.sleep(600)", tmp_path / "out", "1-1")
-    tree.kill_trees([tree.Target(child.pid, "feedfacefeedface.0.9.", child.group)])
+    tree.kill_trees([tree.Target(child.pid, f"{LIFE}.0.9.", child.group)])
     assert child.wait(30) == -9
     assert runs(other.pid) and runs(stranger.pid)
     kept.end()
