@@ -14,13 +14,15 @@ from pathlib import Path
 class Program:
     """One program: a name for people, its command line, what it has in its environment beyond ours.
 
-    ``after_s``: start so many seconds after the supervisor.
+    ``after_s``: start so many seconds after the supervisor. ``drains``: SIGTERM lets it finish what it runs, as a lane
+    does, and one more signal makes it give that back at once.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     after_s: float = 0.0
+    drains: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         data = json.loads(text)
         programs = tuple(
-            Program(p["name"], tuple(p["argv"]), dict(p["env"]), p["after_s"]) for p in data.pop("programs")
+            Program(p["name"], tuple(p["argv"]), dict(p["env"]), p["after_s"], p["drains"])
+            for p in data.pop("programs")
         )
         return cls(programs=programs, **data)
 

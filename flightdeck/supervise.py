@@ -101,8 +101,9 @@ class Supervisor:
     def _done(self) -> bool:
         return self._stopping_until is not None and all(r.process is None for r in self._all)
 
-    def stop(self, within_s: float, why: str) -> None:
-        """Ask every program to end (SIGTERM); what is left after ``within_s`` seconds is killed."""
+    def stop(self, within_s: float, why: str, drain: bool = False) -> None:
+        """Ask every program to end (SIGTERM); what is left after ``within_s`` seconds is killed. Without ``drain``
+        what drains is told to give back what it runs: killed, it would leave that to whoever finds out."""
         now = time.monotonic()
         if self._stopping_until is None:
             log.info("stopping: %s", why)
@@ -112,6 +113,8 @@ class Supervisor:
             if running.process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     running.process.send_signal(signal.SIGTERM)
+                    if running.program.drains and not drain:
+                        running.process.send_signal(signal.SIGINT)  # two of one kind may arrive as one
 
     def _turn(self, wake: socket.socket) -> None:
         now = time.monotonic()
@@ -218,7 +221,8 @@ class Supervisor:
             del self._lines[sock]
             sock.close()
             if sock is self._owner:
-                self.stop(self._plan.drain_s if self._plan.orphan == "drain" else self._plan.stop_s, "the deck is gone")
+                drain = self._plan.orphan == "drain"
+                self.stop(self._plan.drain_s if drain else self._plan.stop_s, "the deck is gone", drain)
             return
         *lines, self._lines[sock] = (self._lines[sock] + data).split(b"\n")
         for line in lines:
@@ -232,7 +236,7 @@ class Supervisor:
         if wanted == "stop":
             self.stop(self._plan.stop_s, "asked to stop")
         elif wanted == "drain":
-            self.stop(self._plan.drain_s, "asked to drain")
+            self.stop(self._plan.drain_s, "asked to drain", drain=True)
         elif wanted == "leave" and sock is self._owner:
             self._owner = None
         elif wanted == "own":

@@ -147,7 +147,7 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
             elif key in lane:
                 argv += [flag, str(lane[key])]
         name = f"lane {lane['queue']} {lane.get('project', '')}".strip()
-        programs.append(Program(name, tuple(argv), environment))
+        programs.append(Program(name, tuple(argv), environment, drains=True))
     return Plan(
         tuple(programs),
         str(run_dir()),

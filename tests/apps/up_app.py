@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
 import engine
 
 engine.register_ingest_task("quick", lambda: {"done": True})
+engine.register_ingest_task("long", lambda: time.sleep(600))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ import pytest
 import engine
 from engine import config
 from engine.errors import ConfigError
-from engine.store import Store
+from engine.store import Db, Store
 from flightdeck import lifeline, up
 from tests.demo.terminal import Terminal
 from tests.support import Processes, command, eventually
@@ -100,8 +101,20 @@ def test_left_running_it_is_joined_by_the_next_up(
     assert lifeline.attach(run_dir) is None
 
 
-def test_q_asks_what_becomes_of_the_box(environment: dict[str, str], processes: Processes, tmp_path: Path) -> None:
+def test_q_asks_what_becomes_of_the_box(
+    environment: dict[str, str], processes: Processes, store: Store, db: Db, tmp_path: Path
+) -> None:
+    """Left working, it works; stopped, it gives back what runs, at once and for nothing."""
+    environment["FLIGHTDECK_GRACE"] = "600"
     run_dir = tmp_path / "data/flightdeck/up" / environment["FLIGHTDECK_BOX"]
+    engine.configure(db_url=store.url)
+    engine.register_ingest_task("long", lambda: None)
+    job = int(engine.enqueue_ingest_job(task_name="long", queue="default").id)
+
+    def fate() -> tuple[Any, ...]:
+        row = db.one("select status, watchdog_retries, losses from ingest_jobs where id = {id}", id=job)
+        return tuple(row.values()) if row else ()
+
     for answer, stays in (("w", True), ("s", False)):
         terminal = Terminal(processes, command("flightdeck", "up"), environment)
         try:
@@ -115,7 +128,9 @@ def test_q_asks_what_becomes_of_the_box(environment: dict[str, str], processes: 
         line = lifeline.attach(run_dir)
         assert (line is not None) == stays
         if line is not None:
+            eventually(lambda: fate()[0] == "running", 60)
             line.close()
+    assert fate() == ("queued", 0, 0)
     log = (run_dir / "log" / "lane-default.log").read_text()
     assert " INFO " in log and "starts on" in log, "a deck on the screen makes the lanes no quieter"
 
