@@ -134,7 +134,7 @@ class Operator:
         self._job(
             "cancel_job",
             "Cancel",
-            "It is asked to stop, and stopped hard after 10 s. Its run fails.",
+            "It is asked to stop, and stopped hard after 10 s.",
             Choice("yes", "c", "cancel the job", "bad"),
         )
 
@@ -158,6 +158,8 @@ class Operator:
             if answer:
                 self._send(job_order(call, job.id, self.who, f"{verb.lower()} {name}"))
 
+        if call == "cancel_job" and job.run_id:
+            effect += " Its run fails."
         self.app.push_screen(ConfirmScreen(f"{verb} {name}?", [(effect, "text")], [yes]), go)
 
     # -- undo

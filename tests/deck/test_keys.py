@@ -272,10 +272,24 @@ def test_cancel_and_kill_ask_and_name_the_job() -> None:
         assert "Kill job 200 comfyui_video (gpu on spark, project lm_content)?" in seen(app)
         await pilot.press("enter")
         assert not ledger(app).orders
-        await pilot.press("x", "c")
+        await pilot.press("x")
+        assert "Its run fails" in seen(app)
+        await pilot.press("c")
         assert ledger(app).calls() == [("cancel_job", {"job_id": "200", "requested_by": app.operator.who})]
 
     fly(three_boxes(), flight)
+
+
+def test_cancelling_a_job_of_no_run_threatens_none() -> None:
+    fleet = three_boxes()
+    fleet.boxes[1][0]["jobs"][0] |= {"family": "ingest", "run_id": None}
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        app.point_at(Cursor("spark", "", "200"))
+        await pilot.press("x")
+        assert "stopped hard after 10 s." in seen(app) and "run fails" not in seen(app)
+
+    fly(fleet, flight)
 
 
 def test_run_next_asks_for_an_id() -> None:
