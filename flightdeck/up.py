@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import config as engine_config
+from engine.commands.options import LEVELS
 from engine.errors import ConfigError
 from engine.store import Store, open_store
 from engine.store.migrate import ensure_schema, migrate
@@ -159,8 +160,10 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
 
 
 def check_lanes(data: Mapping[str, Any]) -> None:
-    """Refuse an app and a queue that do not exist: nobody reads the log of a lane that cannot start. Imports nothing;
+    """Refuse an app, a queue and a log level that do not exist: nobody reads the log of a lane that cannot start. Imports nothing;
     a lane searches the working directory too. Raises ConfigError."""
+    if str(level := engine_config.get("log_level")).lower() not in LEVELS:
+        raise ConfigError(f"log_level: {level!r} is none of {', '.join(LEVELS)}")
     known = ("cpu", "gpu", *engine_config.ingest_queues())
     for lane in data.get("lane", []):
         if lane["queue"] not in known:

@@ -165,6 +165,9 @@ def test_an_app_and_a_queue_that_do_not_exist_are_refused_before_anything_starts
     engine.configure(app="myap")
     with pytest.raises(ConfigError, match="--app myap: "):
         up.check_lanes({})
+    engine.configure(log_level="loud")
+    with pytest.raises(ConfigError, match="log_level: 'loud' is none of debug"):
+        up.check_lanes({})
 
 
 def test_without_a_file_every_core_gpu_and_queue_has_a_slot() -> None:
