@@ -214,7 +214,7 @@ def _coerce(name: str, value: Any, origin: str) -> Any:
             return bool(value)
         if isinstance(default, float):
             number = float(value)
-            if not number >= 0:
+            if not 0 <= number <= (1e5 if name.endswith("_days") else 1e9):  # more is no time that a database can tell
                 raise ValueError(value)
             return number
         if isinstance(default, int):

@@ -146,6 +146,8 @@ def load_app(app: str | None = None) -> None:
     """
     name = app or config.get("app")
     if name:
+        if not all(part and "/" not in part for part in str(name).split(".")):
+            raise ConfigError(f"--app {name}: is not the name of a module (like myapp.jobs)")
         with contextlib.suppress(FileNotFoundError):  # this directory was removed
             if not {"", os.getcwd()} & set(sys.path):
                 sys.path.append(os.getcwd())

@@ -16,6 +16,8 @@ from engine.lane.start import run_lane, version
 
 app = new_app()
 
+MOST_SLOTS = 4096  # a slip of the finger must not take the box down
+
 
 @app.command()
 def command(
@@ -80,6 +82,8 @@ def command(
     named = parse_devices(devices)
     if slots is not None and slots < 1:
         raise BadInput(f"--slots must be 1 or more, got {slots}")
+    if max(slots or 0, model_slots + free_slots) > MOST_SLOTS:
+        raise BadInput(f"a lane has at most {MOST_SLOTS:,} slots: each is a process")
     options = LaneOptions(
         queue=queue,
         slots=slots if slots is not None else 0 if queue == "gpu" else 1,

@@ -214,9 +214,9 @@ class Executor:
         self.log.began()
         status, payload = self._call(frame, head)
         elapsed = time.monotonic() - began
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
+        for stream in ("stdout", "stderr"):
+            with contextlib.suppress(Exception):  # user code may have deleted it, or put anything there
+                getattr(sys, stream).flush()
         if os.getpid() != self.pid:  # user code forked, and its child came back here too: only the parent has a job
             os._exit(0 if status == "completed" else 1)
         with self.book:
@@ -272,8 +272,8 @@ class Executor:
         with contextlib.suppress(OSError):
             os.chdir(self.home)  # a working directory that may be gone by now
         if (
-            sys.stdout is not self.streams[0]
-            or sys.stderr is not self.streams[1]
+            getattr(sys, "stdout", None) is not self.streams[0]
+            or getattr(sys, "stderr", None) is not self.streams[1]
             or sys.stdout.closed
             or sys.stderr.closed
         ):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 import engine
+from engine import registry
+from engine.commands import claim_worker
 from engine.errors import BadInput
 from engine.store import Db, Store
 
@@ -87,3 +90,27 @@ def test_a_registration_that_could_not_work_is_refused_by_name() -> None:
         if fn is not None:
             with pytest.raises(BadInput, match="model big"):
                 engine.register_model("big", lambda: 1, fn)  # type: ignore[arg-type]
+
+
+def test_a_setting_that_no_database_could_count_with_is_refused() -> None:
+    """An endless lease was taken, and every claim failed."""
+    for name, value in (("lease_seconds", math.inf), ("retention_jobs_days", 1e9), ("grace", math.nan)):
+        with pytest.raises(engine.ConfigError, match=name):
+            engine.configure(**{name: value})
+
+
+@pytest.mark.parametrize("app", ["../jobs", ".jobs", "jobs..more", "my/jobs"])
+def test_an_app_that_is_no_module_is_wrong_use(app: str) -> None:
+    """The lane took it for a defect that may pass, and tried for ever."""
+    with pytest.raises(engine.ConfigError, match="--app"):
+        registry.load_app(app)
+
+
+@pytest.mark.parametrize("slots", [("--slots", "99999999"), ("--model-slots", "5000")])
+def test_a_slip_of_the_finger_does_not_start_a_million_processes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, slots: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["queue-claim-worker", "--queue", "gpu", "--db", "sqlite:///none.db", *slots])
+    with pytest.raises(SystemExit) as ended:
+        claim_worker.main()
+    assert ended.value.code == 2 and "at most" in capsys.readouterr().err

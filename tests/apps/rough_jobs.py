@@ -52,6 +52,11 @@ def replace_stdout() -> None:
     sys.stdout.close()
 
 
+@ingest_task("delete_stdout")
+def delete_stdout() -> None:
+    del sys.stdout, sys.stderr
+
+
 @ingest_task("remove_directory")
 def remove_directory() -> None:
     path = tempfile.mkdtemp()

@@ -45,6 +45,7 @@ def test_what_a_job_does_to_its_process_is_not_paid_for_by_the_next(rough_lane: 
         "set_alarm",
         "replace_json",
         "replace_stdout",
+        "delete_stdout",
     ):
         assert ended(db, add(db, harm))["status"] == "completed"
         after = ended(db, add(db, "speak_and_look"))
