@@ -35,15 +35,15 @@ def foreign_claims(db: Db, table: str) -> list[dict[str, object]]:
     )
 
 
-def test_lanes_in_a_hurry_take_their_own_projects_jobs_only(pg_store: Store, processes: Processes) -> None:
-    with pg_store.connect("test") as db:
+def test_lanes_in_a_hurry_take_their_own_projects_jobs_only(store: Store, processes: Processes) -> None:
+    with store.connect("test") as db:
         for _ in range(JOBS_EACH):  # interleaved, so that each lane has others' jobs all around its own
             for project in (*SERVED, *UNSERVED):
                 add(db, "noop", project=project)
-        start_orchestrator(processes, pg_store)
-        lanes = [start_lane(processes, pg_store, "--slots", "2", "--project", project) for project in SERVED]
-        lanes.append(start_lane(processes, pg_store, "--project", "leads", box="b2"))
-        cpu = start_lane(processes, pg_store, "--project", "leads", queue="cpu")
+        start_orchestrator(processes, store)
+        lanes = [start_lane(processes, store, "--slots", "2", "--project", project) for project in SERVED]
+        lanes.append(start_lane(processes, store, "--project", "leads", box="b2"))
+        cpu = start_lane(processes, store, "--project", "leads", queue="cpu")
         mine = submit_run(db, chain({"id": "a", "node": "noop"}, {"id": "b", "node": "noop", "depends_on": ["a"]}), project="leads")  # fmt: skip
         theirs = submit_run(db, chain({"id": "a", "node": "noop"}), project="lead_")
 
@@ -77,11 +77,11 @@ def test_lanes_in_a_hurry_take_their_own_projects_jobs_only(pg_store: Store, pro
 
 
 def test_one_view_shows_all_projects_and_an_order_reaches_one(
-    pg_store: Store, processes: Processes, tmp_path: Path
+    store: Store, processes: Processes, tmp_path: Path
 ) -> None:
-    with pg_store.connect("test") as db:
-        first = start_lane(processes, pg_store, "--project", "leads")
-        second = start_lane(processes, pg_store, "--project", "content")
+    with store.connect("test") as db:
+        first = start_lane(processes, store, "--project", "leads")
+        second = start_lane(processes, store, "--project", "content")
         jobs = {
             project: add(db, "touch_and_wait", {"path": str(tmp_path / project)}, project=project)
             for project in ("leads", "content")
@@ -123,14 +123,14 @@ def test_one_view_shows_all_projects_and_an_order_reaches_one(
         stop(second)
 
 
-def test_a_lane_of_no_project_is_a_project_of_its_own(pg_store: Store, processes: Processes) -> None:
+def test_a_lane_of_no_project_is_a_project_of_its_own(store: Store, processes: Processes) -> None:
     """The default project is the empty name; it matches itself and nothing else."""
-    with pg_store.connect("test") as db:
+    with store.connect("test") as db:
         theirs, mine = add(db, "noop", project="leads"), add(db, "noop")
-        lane = start_lane(processes, pg_store, "--once")
+        lane = start_lane(processes, store, "--once")
         assert lane.wait(60) == 0, processes.log(lane)
         assert (status(db, theirs), status(db, mine)) == ("queued", "completed")
-        by_setting = start_lane(processes, pg_store, "--once", env={"FLIGHTDECK_PROJECT": "leads"})
+        by_setting = start_lane(processes, store, "--once", env={"FLIGHTDECK_PROJECT": "leads"})
         assert by_setting.wait(60) == 0, processes.log(by_setting)
         assert status(db, theirs) == "completed"
         assert beats(db, "stopping")["queue"] == "default"
