@@ -71,7 +71,11 @@ def read_map(path: Path) -> Map:
     for key, argv in lanes.items():
         if not key or key.count("/") > 1 or key.startswith("/") or key.endswith("/"):
             raise BadInput(f"{path}: [lanes] {key!r} is neither a box, nor box/queue, nor */queue, nor *")
-        if not isinstance(argv, list) or not argv or not all(isinstance(part, str) and part for part in argv):
+        if (
+            not isinstance(argv, list)
+            or not argv
+            or not all(isinstance(part, str) and part and "\0" not in part for part in argv)
+        ):
             raise BadInput(f"{path}: [lanes] {key!r} must be a list of texts, the command and its arguments")
     return Map(
         {key: tuple(argv) for key, argv in lanes.items()},
@@ -82,7 +86,7 @@ def read_map(path: Path) -> Map:
 
 def _seconds(path: Path, data: Mapping[str, Any], key: str, setting: str) -> float:
     value = data.get(key, config.get(setting))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e9:
         raise BadInput(f"{path}: {key} must be a number of seconds above 0, got {value!r}")
     return float(value)
 

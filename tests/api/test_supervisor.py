@@ -79,6 +79,8 @@ def test_a_map_is_read_with_its_defaults(tmp_path: Path) -> None:
         ('[lanes]\n"*" = "reboot now"\n', "must be a list"),
         ('[lanes]\n"*" = []\n', "must be a list"),
         ('[lanes]\n"*" = ["x", 3]\n', "must be a list"),
+        ('[lanes]\n"*" = ["x", "a\\u0000b"]\n', "must be a list"),
+        ('cooldown_s = inf\n[lanes]\n"*" = ["x"]\n', "cooldown_s"),
         ('[lanes]\n"a/b/c" = ["x"]\n', "'a/b/c'"),
         ('[lanes]\n"a/" = ["x"]\n', "'a/'"),
         ('cooldown_s = 0\n[lanes]\n"*" = ["x"]\n', "cooldown_s"),
