@@ -136,8 +136,8 @@ def decode_json(value: Any) -> Any:
         return value
 
 
-LATEST = datetime.max.replace(tzinfo=UTC)
-EARLIEST = datetime.min.replace(tzinfo=UTC)
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)  # a day from the end: every zone can show it
+EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 
 
 def decode_time(value: Any) -> datetime | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -22,6 +22,12 @@ def test_a_moment_that_python_lacks_stops_no_reader(pg_store: Store, claims: boo
         expected = [LATEST, EARLIEST, LATEST, EARLIEST, datetime(2026, 11, 29, 12, 0, 0, 500000, UTC)]
         assert list(db.all(f"select {columns}")[0].values()) == expected
         assert list(db.hot(f"select {columns}")[0].values()) == expected
+
+
+def test_both_ends_of_time_can_be_shown_in_every_zone() -> None:
+    for hours in (-12, 14):
+        for end in (EARLIEST, LATEST):
+            assert end.astimezone(timezone(timedelta(hours=hours))) == end
 
 
 def test_what_is_no_time_reads_as_one_on_sqlite() -> None:
