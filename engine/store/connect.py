@@ -24,6 +24,7 @@ class Store:
         self.url = url
         self.owned = url.startswith(("sqlite:", "embedded:"))  # ours alone: a writer may migrate it when it is empty
         self.path: Path | None = None
+        self._opened = False  # a SQLite file that was there once and is gone is waited for, never made anew
         self.kind: Kind
         if url.startswith("sqlite:"):
             self.kind = "sqlite"
@@ -60,10 +61,11 @@ class Store:
 
         ``name`` shows in pg_stat_activity; ``direct`` for LISTEN and session locks (past a pooler); ``claims`` pins the
         planner for the claim statement; ``timeout_s`` is the deadline of a statement (SQLite: of the write lock).
+        A SQLite file is created when it is missing, but not in the place of one that this object has opened before.
         Raises StoreUnavailable.
         """
         if self.path is not None:
-            return sqlite.connect(self.path, read_only=read_only, timeout_s=timeout_s)
+            return self._open_file(read_only=read_only, timeout_s=timeout_s)
         return postgres.connect(
             self._direct if direct else self._conninfo,
             name=name,
@@ -76,12 +78,17 @@ class Store:
     def wakes(self, channels: Sequence[str], poll_s: float = 1.0) -> Wakes:
         """Start listening; see :mod:`engine.store.wakes`. ``poll_s``: the jittered poll behind it, seconds."""
         if self.path is not None:
-            return SqliteWakes(lambda: sqlite.connect(self._file(), timeout_s=2.0), poll_s)
+            return SqliteWakes(lambda: self._open_file(timeout_s=2.0), poll_s)
         return PostgresWakes(
             lambda: postgres.connect(self._direct, name="wakes", timeout_s=4.0, safe_url=self.safe_url),
             channels,
             poll_s,
         )
+
+    def _open_file(self, *, read_only: bool = False, timeout_s: float) -> sqlite.SqliteDb:
+        db = sqlite.connect(self._file(), read_only=read_only, create=not self._opened, timeout_s=timeout_s)
+        self._opened = True
+        return db
 
     def _file(self) -> Path:
         assert self.path is not None

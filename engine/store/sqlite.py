@@ -6,6 +6,7 @@ draining processes. With timeout 0 and a jittered retry of under a millisecond t
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
@@ -23,13 +24,15 @@ T = TypeVar("T")
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-def connect(path: Path, *, read_only: bool = False, timeout_s: float = 10.0) -> SqliteDb:
-    """Open the file (created when missing, unless ``read_only``). ``timeout_s``: longest wait for the write lock."""
+def connect(path: Path, *, read_only: bool = False, create: bool = True, timeout_s: float = 10.0) -> SqliteDb:
+    """Open the file (created when missing, if ``create`` and not ``read_only``). ``timeout_s``: longest wait for the
+    write lock. Raises StoreUnavailable."""
+    create = create and not read_only
     try:
-        if not read_only:
+        if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         raw = sqlite3.connect(
-            path.as_uri() + ("?mode=rw" if read_only else ""),
+            path.as_uri() + ("" if create else "?mode=rw"),
             uri=True,
             timeout=0,
             isolation_level=None,
@@ -37,9 +40,16 @@ def connect(path: Path, *, read_only: bool = False, timeout_s: float = 10.0) -> 
             cached_statements=256,
         )
     except (sqlite3.Error, OSError) as error:
-        why = "no such file" if read_only and not path.exists() else error
+        why = "no such file" if not create and not path.exists() else error
         raise StoreUnavailable(f"sqlite file {path}: cannot open: {why}") from None
-    db = SqliteDb(raw, str(path), timeout_s)
+    try:
+        identity = _identity(path)
+        if identity is None:
+            raise FileNotFoundError(f"no such file any more: {path}")
+    except OSError as error:
+        raw.close()
+        raise StoreUnavailable(f"sqlite file {path}: cannot open: {error}") from None
+    db = SqliteDb(raw, str(path), timeout_s, identity)
     try:
         if db.value("pragma journal_mode") != "wal" and not read_only:
             db.value("pragma journal_mode=wal")
@@ -59,8 +69,16 @@ def connect(path: Path, *, read_only: bool = False, timeout_s: float = 10.0) -> 
 class SqliteDb(Db):
     kind = "sqlite"
 
-    def __init__(self, raw: sqlite3.Connection, path: str = "", timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        raw: sqlite3.Connection,
+        path: str = "",
+        timeout_s: float = 10.0,
+        identity: tuple[int, int] | None = None,
+    ) -> None:
+        """``identity``: the file that was opened; None (a caller's connection) lets it be replaced unnoticed."""
         self.raw = raw
+        self._identity = identity
         self._path = path or "(caller's connection)"
         self._timeout_s = timeout_s
         self._depth = 0
@@ -110,6 +128,8 @@ class SqliteDb(Db):
         outermost = self._depth == 0 and not self.raw.in_transaction
         name = f"engine_{self._depth}"
         self._run_text("begin immediate" if outermost else f"savepoint {name}")
+        if outermost:  # with the write lock, which may have been long in coming
+            self._check_place()
         self._depth += 1
         try:
             yield
@@ -142,8 +162,27 @@ class SqliteDb(Db):
         return self._closed
 
     def data_version(self) -> int:
-        """Changes when any other connection commits (PRAGMA data_version); about 8 microseconds."""
+        """Changes when any other connection commits (PRAGMA data_version); about 8 microseconds.
+
+        Raises StoreUnavailable when the file was removed or replaced: nothing would ever change in it again.
+        """
+        self._check_place()
         return int(self.raw.execute("pragma data_version").fetchone()[0])
+
+    def _check_place(self) -> None:
+        """Close and raise StoreUnavailable unless the path still leads to the file that is open.
+
+        SQLite itself would go on in a file without a name, and what is written there is lost. A stat is 1 microsecond.
+        """
+        if self._identity is None:
+            return
+        try:
+            same = _identity(self._path) == self._identity
+        except OSError:
+            return  # not to be looked at just now, which says nothing about the file
+        if not same:
+            self.close()
+            raise StoreUnavailable(f"sqlite file {self._path}: the file was removed or replaced")
 
     def _cursor(self) -> sqlite3.Cursor:
         cursor: sqlite3.Cursor = self.raw.cursor()
@@ -154,6 +193,8 @@ class SqliteDb(Db):
         check_names(params)
         text = render_sqlite(sql)
         encoded = {name: sqlite_value(value) for name, value in params.items()}
+        if not self._closed and not self.raw.in_transaction:
+            self._check_place()
         return self._retry(lambda: self._cursor().execute(text, encoded))
 
     def _run_text(self, text: str) -> None:
@@ -187,3 +228,12 @@ class SqliteDb(Db):
                 if ((getattr(error, "sqlite_errorcode", None) or 0) & 0xFF) == sqlite3.SQLITE_NOTADB:
                     raise StoreUnavailable(f"sqlite file {self._path}: not a SQLite database") from None
                 raise
+
+
+def _identity(path: str | Path) -> tuple[int, int] | None:
+    """Which file the path leads to; None where there is none. Raises OSError where that cannot be seen."""
+    try:
+        seen = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return seen.st_dev, seen.st_ino
