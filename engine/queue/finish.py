@@ -6,7 +6,7 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -94,11 +94,18 @@ def complete_job(conn: Any, job: Held, result: Any) -> None:
     """Complete a job inside the task's own transaction: both are committed together, or neither.
 
     ``conn``: the task's psycopg or sqlite3 connection; never committed here. Raises StaleClaim when the claim was
-    lost or a cancel was asked for (let it roll your transaction back), PayloadError for a result that cannot be stored.
+    lost or a cancel was asked for (let it roll your transaction back), PayloadError for a result that cannot be stored
+    or is neither a mapping nor None, BadInput for a job that is none.
     """
+    family = getattr(job, "family", None)
+    if not isinstance(family, Family) or not all(
+        isinstance(getattr(job, name, None), int) for name in ("id", "fencing_token")
+    ):
+        raise BadInput(f"complete_job takes the job that is running (ctx.job), not a {type(job).__name__}")
+    if result is not None and not isinstance(result, Mapping):
+        raise PayloadError(f"the result of job {job.id} is a {type(result).__name__}; a dict or None is expected")
     db = adopt(conn)
-    text = None if result is None else encode_payload(result, f"result of job {job.id}")
-    family = job.family
+    text = None if result is None else encode_payload(dict(result), f"result of job {job.id}")
     with db.transaction():
         row = _attempt(db, family, job.id)
         owner = getattr(job, "worker", None) or (row and row["claimed_by"])

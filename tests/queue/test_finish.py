@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from engine.errors import PayloadError, StaleClaim
+from engine.errors import BadInput, PayloadError, StaleClaim
 from engine.queue.finish import Outcome, complete_job, finish
 from engine.queue.operate import cancel_job
 from engine.queue.requeue import requeue
@@ -222,6 +224,26 @@ def test_a_lost_claim_rolls_the_callers_transaction_back(store: Store) -> None:
         assert job(db, job_id)["status"] == "running" and effects(db) == []
         with pytest.raises(PayloadError):
             complete_job(own.raw, one, {"x": object()})
+
+
+@pytest.mark.parametrize("result", [[], "done", 1, False, [("ok", True)]])
+def test_a_task_completes_with_a_mapping_or_nothing(store: Store, result: Any) -> None:
+    """As for a value that a task returns; what reads results later counts on it."""
+    with store.connect("task") as own:
+        job_id = add_ingest(own)
+        (one,) = take(own, lane())
+        with pytest.raises(PayloadError, match=f"is a {type(result).__name__}; a dict or None"):
+            complete_job(own.raw, one, result)
+        assert job(own, job_id)["status"] == "running"
+        complete_job(own, one, MappingProxyType({"ok": True}))
+        assert job(own, job_id)["result"] == {"ok": True}
+
+
+@pytest.mark.parametrize("wrong", [None, "7", 7, {"id": 7}, SimpleNamespace(id=7, fencing_token=1, family="ingest")])
+def test_completing_what_is_no_job_is_refused_in_our_words(sqlite_store: Store, wrong: Any) -> None:
+    with sqlite_store.connect("task") as own:
+        with pytest.raises(BadInput, match=f"ctx.job.*not a {type(wrong).__name__}"):
+            complete_job(own.raw, wrong, {})
 
 
 def test_lanes_that_finish_and_claim_together_never_deadlock_or_share(store: Store) -> None:
