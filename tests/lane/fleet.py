@@ -123,3 +123,22 @@ def children(pid: int) -> list[int]:
     """Pids of the processes that ``pid`` started, and those that these did (a lane's guard starts its executors)."""
     table = tree.processes()
     return [child for child in tree.descendants(table, [pid]) if table[child].state not in "ZX"]
+
+
+def freeze(lane: subprocess.Popen[bytes], db: Db) -> None:
+    """SIGSTOP; on SQLite not inside a write, where nobody else could write until the lane goes on."""
+    while True:
+        lane.send_signal(signal.SIGSTOP)
+        if db.kind != "sqlite" or _writable(str(db.value("select file from pragma_database_list where name = 'main'"))):
+            return
+        lane.send_signal(signal.SIGCONT)
+
+
+def _writable(path: str) -> bool:
+    with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as other:
+        try:
+            other.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return False
+        other.execute("rollback")
+        return True

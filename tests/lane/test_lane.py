@@ -18,6 +18,7 @@ from tests.lane.fleet import (
     beats,
     children,
     ended,
+    freeze,
     gone,
     heartbeat,
     history,
@@ -376,7 +377,7 @@ def test_stopped_lane_whose_jobs_were_given_away_changes_nothing_when_it_continu
     frozen = start_lane(processes, store)
     job = add(db, "touch_and_wait", {"path": str(tmp_path / "pid")})
     pid = pid_in(tmp_path / "pid")
-    frozen.send_signal(signal.SIGSTOP)
+    freeze(frozen, db)
     token = row(db, job)["fencing_token"]
     db.run(
         "update ingest_jobs set fencing_token = fencing_token + 1, attempt = attempt + 1, "
@@ -400,7 +401,7 @@ def test_a_short_freeze_loses_nothing(store: Store, db: Db, processes: Processes
     lane = start_lane(processes, store)
     job = add(db, "touch_and_wait", {"path": str(tmp_path / "pid")})
     pid_in(tmp_path / "pid")
-    lane.send_signal(signal.SIGSTOP)
+    freeze(lane, db)
     eventually(lambda: (db.now() - heartbeat(db)["last_seen"]).total_seconds() > 5)
     lane.send_signal(signal.SIGCONT)
     (tmp_path / "pid.go").touch()
@@ -420,7 +421,7 @@ def test_a_result_that_comes_after_the_claim_was_lost_is_dropped(
     lane = start_lane(processes, store)
     job = add(db, "touch_and_wait", {"path": str(tmp_path / "pid")})
     pid_in(tmp_path / "pid")
-    lane.send_signal(signal.SIGSTOP)
+    freeze(lane, db)
     db.run(
         "update ingest_jobs set fencing_token = fencing_token + 1, claimed_by = 'b2/default/0123456789abcdef' where id = {id}",
         id=job,

@@ -306,6 +306,8 @@ def test_an_executor_that_does_not_die_is_left_and_told(tmp_path: Path, monkeypa
     crew = Crew([bench.slot], bench.selector, lambda slot: None, lambda slot, jobs, code: told.append((jobs, code)))
     held = bench.hand("touch_and_wait", json.dumps({"path": str(tmp_path / "pid")}))
     pid = pid_in(tmp_path / "pid")
+    assert bench.slot._life is not None
+    life = os.dup(bench.slot._life)  # it would be killed for the end of this one
     with monkeypatch.context() as kernel:
         kernel.setattr(tree, "kill_trees", lambda targets: None)  # it says yes, and nothing happens
         crew.kill([bench.slot], Why(79, "operator_stop"))
@@ -317,6 +319,7 @@ def test_an_executor_that_does_not_die_is_left_and_told(tmp_path: Path, monkeypa
         assert slots.stuck() == [pid] and runs(pid)
         crew.start_due(time.monotonic())
         assert bench.slot.pid not in (None, pid)
+    os.close(life)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not slots.stuck())
     slots.collect_unburied()
