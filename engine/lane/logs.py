@@ -113,6 +113,17 @@ def bound(paths: list[Path], limit: int | None = None) -> None:
                 os.close(fd)
 
 
+def room(log_dir: Path) -> int | None:
+    """Bytes that jobs can still print; 0 also where no file can be made any more. None: it cannot be said."""
+    try:
+        seen = os.statvfs(log_dir)
+    except OSError:
+        return None
+    if not seen.f_blocks:
+        return None  # a file system that does not tell
+    return 0 if seen.f_files and not seen.f_favail else seen.f_bavail * seen.f_frsize
+
+
 def prune(log_dir: Path) -> None:
     """Remove old job logs: of this lane beyond the newest ``log_keep_files``; of all lanes of the box those older than
     ``log_keep_days``, and the oldest beyond ``log_total_bytes`` of disk in all. 0 means no limit."""

@@ -28,6 +28,8 @@ WAITING = 1000  # ended jobs that wait to be written; beyond, the oldest are lef
 STATEMENT_BYTES = 1 << 20  # about so much text goes with one statement
 ROUND_S = 1.0  # the keeper has other things to do
 PRUNE_EVERY_S = 60.0
+FULL_BYTES = 64 << 10  # a disk with less room is full,
+ROOMY_BYTES = 1 << 20  # and with more it is not any longer
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Tails:
         self._next_ended = 0.0
         self._next_prune = time.monotonic() + PRUNE_EVERY_S
         self._told: str | None = None
+        self._full = False
 
     def ended(self, held: Held) -> None:
         """An attempt is over and has printed something."""
@@ -77,6 +80,7 @@ class Tails:
             self._write_ended(db, now + ROUND_S)
             self._next_ended = time.monotonic() + SOON_S
         if now >= self._next_running:
+            self._look_for_room()
             self._write(db, list(self._running()))
             self._next_running = time.monotonic() + self._every_s
         return min(self._next_running, self._next_ended if self._ended else self._next_running)
@@ -85,6 +89,19 @@ class Tails:
         """The lane ends: what waits is written, as far as a second goes. Raises StoreError."""
         if self._ended:
             self._write_ended(db, time.monotonic() + ROUND_S)
+
+    def _look_for_room(self) -> None:
+        """A job whose print finds no room fails with the system's words, which name no file: say where, once."""
+        room = logs.room(self._log_dir)
+        if room is None or (room >= ROOMY_BYTES) is not self._full:
+            return
+        if self._full:
+            log.info("%s: there is room for the jobs' logs again", self._log_dir)
+        elif room < FULL_BYTES:
+            log.error("%s: the disk is full; jobs that print fail until there is room", self._log_dir)
+        else:
+            return
+        self._full = not self._full
 
     # --- what is there ---
 

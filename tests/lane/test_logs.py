@@ -185,6 +185,22 @@ def test_what_cannot_be_written_waits_and_is_bounded(
     assert [read_tail(db, job.id) for job in jobs] == ["", "", *(f"of {job.id}" for job in jobs[2:])]
 
 
+def test_a_full_disk_is_named_once_and_so_is_its_end(
+    db: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job's own error is "No space left on device", without a word about which."""
+    caplog.set_level("INFO", "engine.lane")
+    assert (logs.room(tmp_path) or 0) > 0 and logs.room(tmp_path / "none") is None
+    monkeypatch.setenv("FLIGHTDECK_LOG_TAIL_SECONDS", "0")
+    kept = Tails(WORKER, tmp_path, Book(), lambda: None)
+    for room in (None, 1 << 30, 100_000, 0, 4096, 100_000, None, 0, 1 << 21, 1 << 21, 500_000, 0):
+        monkeypatch.setattr(logs, "room", lambda log_dir, room=room: room)
+        kept.tend(db)
+    said = [record.getMessage() for record in caplog.records if record.name == "engine.lane"]
+    assert [text.split(": ")[0] for text in said] == [str(tmp_path)] * 3
+    assert ["full" in text for text in said] == [True, False, True]
+
+
 # --- a lane ---
 
 OFTEN = {"FLIGHTDECK_LOG_TAIL_SECONDS": "0.2"}
