@@ -30,7 +30,7 @@ def lane_row(lane: Lane, width: int, g: Glyphs, selected: bool, since_view_s: fl
 
 
 def _name_cells(width: int, words: bool) -> int:
-    return max(7, min(18, width - 38)) + (0 if words else 5)
+    return max(7, min(18, width - 39)) + (0 if words else 5)
 
 
 def room_for_words(lanes: Sequence[Lane], width: int) -> bool:

@@ -8,6 +8,8 @@ import pytest
 
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import counts, exit_text, lane_word, merge_lanes, read_view
+from flightdeck.widgets.lane_row import lane_row
+from flightdeck.widgets.lines import UNICODE
 from tests.deck.fleet_data import MONO, four_boxes, lane, twelve_boxes, update
 from tests.deck.piloting import StandingClock
 
@@ -41,6 +43,18 @@ def test_desired_and_actual_are_never_confused(over: dict[str, Any], word: str) 
     """SPEC 11: ``parking...`` until the lane itself says parked."""
     assert words(**over) == word
     assert len(word) <= 12
+
+
+@pytest.mark.parametrize("over", [{"state": "starting"}, {"state": "parked"}, {"busy": 10, "state": "draining"}])
+def test_what_a_lane_does_stands_apart_from_what_waits_for_it(over: dict[str, Any]) -> None:
+    """At 120 columns a card has 56 cells inside: "0 queuedstarting..." was one word."""
+    view = read_view({"boxes": [{"box": "b", "lanes": [lane("gpu", queued=0, slots=16, **over)]}]})
+    for width in range(46, 80):
+        for words in (True, False):
+            line = lane_row(view.boxes[0].lanes[0], width, UNICODE, False, 0.0, words)
+            text = "".join(text for text, _ in line)
+            assert len(text) == width
+            assert "0 queued " in text and text.endswith(f" {lane_word(view.boxes[0].lanes[0]).text}")
 
 
 def test_a_lane_goes_down_while_nothing_new_is_read() -> None:
