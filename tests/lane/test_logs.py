@@ -198,7 +198,7 @@ def test_a_full_disk_is_named_once_and_so_is_its_end(
         kept.tend(db)
     said = [record.getMessage() for record in caplog.records if record.name == "engine.lane"]
     assert [text.split(": ")[0] for text in said] == [str(tmp_path)] * 3
-    assert ["full" in text for text in said] == [True, False, True]
+    assert ["the disk is full" in text for text in said] == [True, False, True]
 
 
 # --- a lane ---
