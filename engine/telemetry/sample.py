@@ -142,16 +142,11 @@ class BoxSample:
         gpus = [_offered(gpu.values()) for gpu in self.gpus]
         short = [{name: gpu[name] for name in GPU_SHORT if name in gpu} for gpu in gpus]
         sensors = {"sensors": tidy(self.sensors)} if self.sensors else {}
-        for candidate in (
-            row | {"gpus": gpus} | sensors,
-            row | {"gpus": gpus},
-            row | {"gpus": short},
-            row | {"truncated": True},
-        ):
+        for candidate in (row | {"gpus": gpus} | sensors, row | {"gpus": gpus}, row | {"gpus": short}):
             text = _json(candidate)
             if len(text.encode()) < PAYLOAD_LIMIT:
                 return text
-        return _json(head | {"truncated": True})
+        return _json(row | {"truncated": True})
 
     @classmethod
     def from_payload(cls, data: Mapping[str, Any], now: datetime | None = None) -> BoxSample:

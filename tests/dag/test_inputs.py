@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import engine
-from engine.dag import runs
+from engine.dag import runs, schemas
 from engine.dag.drain import MAX_ATTEMPTS, drain
 from engine.dag.inputs import submit_input
 from engine.dag.runs import GraphCache, advance, submit_run
@@ -290,3 +290,14 @@ def test_what_waits_is_listed_by_project(db: Db) -> None:
         submit_run(db, chain(ask(schema={})), project=project)
     assert [row["project"] for row in inputs.awaiting(db)] == ["a", "b"]
     assert [row["project"] for row in inputs.awaiting(db, "b")] == ["b"]
+
+
+def test_what_is_nested_without_an_end_is_told_in_one_line() -> None:
+    deep: Any = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    inner: Any = {"type": "object"}
+    for _ in range(5000):
+        inner = {"properties": {"a": inner}}
+    assert schemas.misfits(deep, {"properties": {"a": {"$ref": "#"}}}) == "it is nested too deeply"
+    assert "nested too deeply" in str(schemas.problem_of(inner))

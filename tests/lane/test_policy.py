@@ -117,6 +117,7 @@ def test_devices_are_numbers_or_uuids() -> None:
 def test_exit_codes_are_explained() -> None:
     assert exits.explain(77).startswith("77 lost claim")
     assert exits.explain(exits.from_returncode(-9)) == "137: killed by SIGKILL"
+    assert exits.explain(128 + 99) == "227: the executor ended by itself", "there is no signal 99"
     assert exits.from_returncode(7) == 7
 
 
@@ -176,3 +177,9 @@ def test_pauses_grow_to_a_second_with_jitter_and_start_small_again() -> None:
         backoff.wait_s()
     backoff.reset()
     assert backoff.wait_s() < 0.1
+
+
+def test_a_header_with_something_behind_it_is_no_frame() -> None:
+    head = b'{"t":"done"} and more'
+    with pytest.raises(ProtocolError, match="more behind"):
+        Reader().feed(len(head).to_bytes(4, "big") + bytes(4) + head)

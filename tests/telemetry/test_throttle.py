@@ -162,3 +162,10 @@ def test_a_random_series_sums_to_what_the_hardware_did() -> None:
         held = meter.feed(Reading(now, 0, {"sw_power_ms": counter}))
         measured += held.ms["sw_power_ms"] or 0.0
     assert measured == pytest.approx(truth, rel=0.01)
+
+
+@pytest.mark.parametrize(("before", "now", "gap_ms"), [(None, 5, 1000.0), (5, None, 1000.0), (5, 6, 0.0)])
+def test_a_side_that_was_not_read_or_no_time_at_all_is_a_gap(
+    before: int | None, now: int | None, gap_ms: float
+) -> None:
+    assert throttle.counter_delta_ms(before, now, gap_ms, per_ms=1.0) is None
