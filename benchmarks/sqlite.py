@@ -76,9 +76,9 @@ def drain(server: Server, folder: Path, jobs: int) -> tuple[float, float, float,
             until(done, 120, "drain", every_s=0.2)
             took = time.monotonic() - begun
             times = [
-                float(row["at"])
+                float(row["ended_s"])
                 for row in db.all(
-                    "select (julianday(finished_at) - 2440587.5) * 86400.0 as at from ingest_jobs where status = 'completed'"
+                    "select (julianday(finished_at) - 2440587.5) * 86400.0 as ended_s from ingest_jobs where status = 'completed'"
                 )
             ]
     finally:
