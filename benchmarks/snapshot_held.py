@@ -28,7 +28,7 @@ class Sizes:
     held_s: float = 60.0
     free_s: float = 20.0
     rate: float = 100.0
-    backlog: int = 400_000
+    backlog: int = 700_000
 
 
 QUICK = Sizes(held_s=6.0, free_s=3.0, backlog=20_000)
