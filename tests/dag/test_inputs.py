@@ -301,3 +301,8 @@ def test_what_is_nested_without_an_end_is_told_in_one_line() -> None:
         inner = {"properties": {"a": inner}}
     assert schemas.misfits(deep, {"properties": {"a": {"$ref": "#"}}}) == "it is nested too deeply"
     assert "nested too deeply" in str(schemas.problem_of(inner))
+
+
+def test_an_answer_with_many_faults_is_told_of_three() -> None:
+    wants = {"required": ["a", "b", "c", "d", "e"]}
+    assert str(schemas.misfits({}, wants)).endswith("and 2 more")
