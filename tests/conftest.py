@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 
 from engine import config, registry
+from engine.commands.options import LineFormatter
 from engine.store import Db, Store, embedded
 from engine.store.migrate import migrate
 from tests.support import Processes
@@ -129,6 +131,18 @@ def registry_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield
     config.reset()
     registry.reset()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that ran in this process leaves a handler on the stream of its test, which is closed by now."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    for handler in list(root.handlers):
+        if isinstance(handler.formatter, LineFormatter):
+            root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def strip_passwords(text: str) -> str:
     return _WORD_PASSWORD.sub(r"\1\2***", _URL_PASSWORD.sub(r"\1:***@", text))
 
 
-class _Formatter(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """UTC times with milliseconds; passwords stripped from messages and from tracebacks."""
 
     converter = staticmethod(time.gmtime)
@@ -84,7 +84,7 @@ def set_up_logging(level: str = "info", stream: Any = None) -> None:
     if str(level).lower() not in LEVELS:
         raise ConfigError(f"--log-level: {level!r} is none of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_Formatter())
+    handler.setFormatter(LineFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

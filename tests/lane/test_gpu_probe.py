@@ -228,7 +228,7 @@ while True: pass
         eventually((tmp_path / "read awaited").exists, what="the interpreter has read what it needs")
         start = read()
         (tmp_path / "read").touch()
-        eventually(lambda: read() - start > 3_000_000, what="the file")
+        eventually(lambda: read() - start >= 3_000_000, what="the file")
         eventually((tmp_path / "load awaited").exists)
         before = read()
         assert before - start < 4_500_000
@@ -236,7 +236,7 @@ while True: pass
         client, _ = server.accept()
         with client:
             client.sendall(bytes(2_000_000))
-            eventually(lambda: read() - before > 2_000_000, what="the download")
+            eventually(lambda: read() - before >= 2_000_000, what="the download")
             eventually(lambda: spins(process.pid), what="it spins")
             spinning = read()
             eventually(lambda: spins(process.pid, 30), what="it spins on")
