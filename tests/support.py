@@ -18,7 +18,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def eventually(look: Callable[[], T], timeout_s: float = 30.0, what: str = "") -> T:
+def eventually(look: Callable[[], T], timeout_s: float = 60.0, what: str = "") -> T:
     """Poll until ``look`` returns something truthy; fails with its last answer."""
     deadline = time.monotonic() + timeout_s
     while True:

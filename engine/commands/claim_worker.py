@@ -11,7 +11,7 @@ from engine import config
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
 from engine.errors import BadInput
 from engine.lane.devices import parse_devices
-from engine.lane.lane import LaneOptions
+from engine.lane.options import LaneOptions
 from engine.lane.start import run_lane, version
 
 app = new_app()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import fcntl
 import inspect
 import json
 import logging
@@ -29,32 +28,12 @@ from engine import config, registry
 from engine.context import Context, JobInfo
 from engine.errors import EngineError, PayloadError
 from engine.lane import hooks, logs, protocol, tree
+from engine.lane.life import die_with_lane
 from engine.lane.models import WarmModel
 from engine.queue.texts import encode_payload
 
 log = logging.getLogger("engine.lane.executor")
 _loads = json.loads  # as it was before user code could put something else there
-_F_SETSIG = 10
-
-
-def die_with_lane(life_fd: int, parent_pid: int | None) -> None:
-    """Arrange that the kernel kills this process group when the lane's end of the life pipe closes.
-
-    Works with the GIL held, or stopped. For user code that closes descriptors there is the guard, which started this
-    process and kills what is below it; without one, when ``parent_pid`` is the lane's, the parent-death signal.
-    """
-    fcntl.fcntl(life_fd, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(life_fd, fcntl.F_SETOWN, -os.getpgid(0))
-    fcntl.fcntl(life_fd, fcntl.F_SETFL, fcntl.fcntl(life_fd, fcntl.F_GETFL) | os.O_ASYNC)
-    os.set_inheritable(life_fd, False)
-    if parent_pid is not None:
-        tree.die_with_parent()
-    poller = select.poll()
-    poller.register(life_fd, select.POLLIN)
-    if (parent_pid is not None and os.getppid() != parent_pid) or any(
-        events & select.POLLHUP for _, events in poller.poll(0)
-    ):
-        os._exit(0)  # it died before all of this was set up
 
 
 class Executor:

@@ -14,75 +14,41 @@ import signal
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from engine import config
-from engine.errors import BadInput, StoreError
+from engine.errors import BadInput
 from engine.lane import exits, logs, tree
 from engine.lane.ahead import COMPANY_S, Ahead
 from engine.lane.book import Book
 from engine.lane.crew import Crew
 from engine.lane.desk import Desk
-from engine.lane.devices import UNKNOWN, Device
 from engine.lane.duty import Duty
 from engine.lane.fates import Fates
-from engine.lane.gpus import Ask
 from engine.lane.guard import Guard
 from engine.lane.intake import Intake
 from engine.lane.keeper import Face, Keeper, Timing
-from engine.lane.link import Backoff, Link
+from engine.lane.link import Link
+from engine.lane.options import LaneOptions
 from engine.lane.outdirs import OutDirs
+from engine.lane.round import Round
 from engine.lane.settle import Settler
 from engine.lane.sink import LaneSink
 from engine.lane.slot import Slot, Spec, Why, stuck
 from engine.lane.tails import Tails
 from engine.lane.watch import Watch
-from engine.queue.claim import ClaimedJob, ClaimRequest, claim
 from engine.queue.controls import Order
 from engine.queue.floor import look_at_the_head, owes_a_look
 from engine.queue.workers import Worker
-from engine.store import Db, Store
+from engine.store import Store
 
 log = logging.getLogger("engine.lane")
 TICK_S = 0.1
-ROWS_S = 0.25  # progress and begun rows are written this often
 HOUSEKEEPING_S = 5.0
 GOODBYE_S = 1.0  # executors may take so long to drop their models at the end
 LAST_WRITE_S = 5.0  # at the end, what waits for an unreachable database is waited for so long
-
-
-@dataclass(frozen=True)
-class LaneOptions:
-    """What a lane is started with (SPEC section 15). Times in seconds."""
-
-    queue: str
-    slots: int = 1  # 0: one per device
-    model_slots: int = 0
-    free_slots: int = 0
-    devices: tuple[str, ...] = ()  # as named
-    gpus: tuple[Device, ...] = (UNKNOWN,)  # what they are
-    share_gpu: bool = False
-    host_priority: int = 0
-    lease_seconds: float = 600.0
-    renew_seconds: float = 10.0
-    beat_seconds: float = 10.0
-    grace: float = 30.0
-    max_offline: float = 1800.0
-    cancel_grace: float = 10.0
-    exit_on_trip: bool = False
-    once: bool = False
-    claims_ahead: int = 64  # beyond the slots, in all; 0 = never
-    version: str = ""
-
-    def make_slots(self, spec: Spec) -> list[Slot]:
-        """The slots of the lane, dealt out over its devices; of two kinds when those are counted."""
-        kinds = ["model"] * self.model_slots + ["free"] * self.free_slots
-        kinds = kinds or ["any"] * (self.slots or len(self.gpus))
-        return [
-            Slot(index, spec, kind=kind, device=self.gpus[index % len(self.gpus)]) for index, kind in enumerate(kinds)
-        ]
 
 
 class Lane:
@@ -132,7 +98,20 @@ class Lane:
             self.desk.gpus if self.desk is not None else None,
         )
         self.watch = Watch(worker, self.book, self.crew, self.fates, options.cancel_grace)
-        self.look = True  # there may be something to claim
+        self.round = Round(
+            store,
+            worker,
+            self.duty,
+            self.link,
+            self.crew,
+            self.ahead,
+            self.fates,
+            self.settler,
+            self.intake,
+            self.watch,
+            self.desk,
+            self._pump,
+        )
         self.done = False
         self._changed = False
         self._empty = True  # no executor, and nothing that one has left behind
@@ -141,11 +120,7 @@ class Lane:
         self._news_read, self._news_write = os.pipe()
         for fd in (self._news_read, self._news_write):
             os.set_blocking(fd, False)
-        self._db: Db | None = None
-        self._db_at = 0.0
-        self._refusal: str | None = None  # the last unexpected error, as it was told
-        self._backoff = Backoff()
-        self._tick_at = self._rows_at = self._housekeeping_at = 0.0
+        self._tick_at = self._housekeeping_at = 0.0
         self._face = self._make_face()
         self.wakes = store.wakes((worker.family.channel, "worker_control"), poll_s=1.0)
         self.sink = LaneSink(store, spec.environment)
@@ -181,7 +156,7 @@ class Lane:
 
     def _wait(self) -> None:
         due = self._tick_at
-        if self.settler.outcomes and self._db is not None:
+        if self.settler.outcomes and self.round.db is not None:
             due = min(due, self.settler.oldest + COMPANY_S)
         for key, events in self.selector.select(max(0.0, due - time.monotonic())):
             if key.data == "news":
@@ -211,7 +186,7 @@ class Lane:
         if self.intake.waiting and self.duty.claiming:
             self.intake.serve_waiting()
             self._pump()
-        self._write_and_claim(now)
+        self.round.turn(now)
         if self.desk is not None:
             waiting = [held.job.required_model for held in (*self.intake.waiting, *self.fates.verify)]
             if self.desk.turn(self.duty.claiming, self.fates.ever_ready, waiting):
@@ -226,16 +201,16 @@ class Lane:
     def _wake(self) -> None:
         notes = self.wakes.drain()
         if not notes:
-            self.look = True  # the poll, or a change of a SQLite file: look at everything
+            self.round.look = True  # the poll, or a change of a SQLite file: look at everything
             self._changed = self.store.kind == "sqlite"  # maybe an order; our own commits show here too
         for note in notes:
             if note.channel == "worker_control":
                 box, _, queue = note.payload.rpartition(":")
                 if box in (self.worker.box, "*") and queue in (self.worker.queue, "*"):
-                    look_at_the_head(self._db)
+                    look_at_the_head(self.round.db)
                     self.keeper.poke(look=True)
             elif note.payload == self.worker.queue:
-                self.look = True
+                self.round.look = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stop_signals += 1
@@ -254,9 +229,9 @@ class Lane:
         if kind == "order":
             self._on_order(value)
         elif kind == "held":
-            self.duty.holding = self.look = True
+            self.duty.holding = self.round.look = True
         elif kind == "devices":
-            self.look = True
+            self.round.look = True
         elif kind == "models" and self.desk is not None:
             self.desk.errands.ordered(value)
         elif kind == "waiting":
@@ -279,7 +254,7 @@ class Lane:
             return
         if order.desired == "on":
             log.info("%s: resumed", self.name)
-            self.look = True
+            self.round.look = True
             return
         reason = f" ({order.reason})" if order.reason else ""
         log.info("%s: ordered off, %s%s", self.name, order.policy, reason)
@@ -302,7 +277,7 @@ class Lane:
         if self._changed:
             self._changed = False
             self.keeper.poke(look=True)
-        self.look = self.look or owes_a_look(self._db)
+        self.round.look = self.round.look or owes_a_look(self.round.db)
         self.crew.look_for_the_dying(now)
         self.watch.tick(now)
         if not self.duty.claiming:
@@ -347,97 +322,11 @@ class Lane:
             self.duty.exit_code = 1
             self._stop_signals += 2  # nobody renews any more: give everything back at once
 
-    # --- the database ---
-
-    def _connected(self, now: float) -> Db | None:
-        if self._db is None and now >= self._db_at:
-            try:
-                self._db = self.store.connect(f"lane {self.worker.queue}", claims=True)
-                self.look = True
-            except StoreError as error:
-                self._lost_connection(error)
-        return self._db
-
-    def _lost_connection(self, error: StoreError) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-        self._db_at = time.monotonic() + self._backoff.wait_s()
-        self.link.broken("loop", error)
-
-    def _refused(self, error: Exception) -> None:
-        """The database, or we, could not make sense of a statement: start over with a new connection, tell it once."""
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
-        if said != self._refusal:
-            self._refusal = said
-            log.error("%s: a round with the database failed; trying again", self.name, exc_info=error)
-            self.fates.last_exit = (None, said)
-        self.intake.find_strays()
-        self._lost_connection(StoreError(said))
-
-    def _write_and_claim(self, now: float) -> None:
-        """One round with the database, when there is reason for one: write what ended, claim for what is free."""
-        ended = len(self.settler.outcomes)
-        coming = sum(len(slot.jobs) for slot in self.crew.ready if slot.flows(now)) if ended else 0
-        flush = self.ahead.flush_due(ended, now - self.settler.oldest, len(self.crew.idle), coming)
-        requests = self.intake.requests() if self.look or flush else []
-        self.look = self.look or len(requests) > 1  # one of them goes with what ended; what it leaves is for the others
-        strange = self.desk.gpus.curious(self.crew.idle) if self.desk and self.look and self.duty.claiming else []
-        rows = now >= self._rows_at and (bool(self.fates.progress) or self.watch.has_rows_to_write)
-        if not (flush or self.settler.urgent or self.fates.verify or rows or (self.look and (requests or strange))):
-            return
-        db = self._connected(now)
-        if db is None:
-            return
-        try:
-            if self.fates.verify:
-                self.intake.verify(db, now)
-            if rows:
-                self._rows_at = now + ROWS_S
-                self.watch.write_progress(db)
-                self.watch.write_begun(db, now)
-                self.watch.write_suspicions(db)
-            full: list[bool] = []
-            if self.desk is not None and self.desk.overlooks(db, [ask for _, ask in requests]):
-                requests = self.intake.requests(flagged=True)
-            if flush or self.settler.urgent:
-                fused = requests[0] if flush and requests else None
-                claimed = self.settler.write(db, fused[0] if fused else None)
-                if fused:
-                    del requests[0]
-                    self._took(fused, claimed, full)
-            if self.look:
-                for asked in requests:
-                    if (left := self.intake.still_free(asked)) is not None:
-                        self._took(left, claim(db, left[0]), full)
-                if strange and self.desk is not None:
-                    self.desk.peek(db, strange)
-                    full.append(False)  # when a device becomes ours that is news
-            if full:
-                self.look = all(full)
-            self.link.works("loop")
-            self._refusal = None
-            self._backoff.reset()
-        except StoreError as error:
-            self._lost_connection(error)
-        except (
-            Exception
-        ) as error:  # a deadlock, a full disk, a row that a statement stumbles over: not the end of a lane
-            self._refused(error)
-        self._pump()
-
-    def _took(self, asked: tuple[ClaimRequest, Ask | None], claimed: list[ClaimedJob], full: list[bool]) -> None:
-        """Hand over what a claim brought. ``full``: was it all that was asked for, so that there may be more?"""
-        request, ask = asked
-        self.intake.take(claimed, ask)
-        if ask is None or ask.whole:
-            full.append(len(claimed) == request.n)
-        if ask is not None and self.desk is not None:
-            self.desk.gpus.looked(ask.slots)
+    # --- executors ---
 
     def _on_ready(self, slot: Slot) -> None:
         """An executor can take jobs."""
-        self.look = True
+        self.round.look = True
 
     def _pump(self) -> None:
         for slot in self.crew.slots:
@@ -471,9 +360,9 @@ class Lane:
     def _is_done(self) -> bool:
         if self.duty.stops:
             return not self.book or time.monotonic() > self.duty.stop_by + LAST_WRITE_S
-        if not self.options.once or self.book or self.look or (self.desk is not None and self.desk.gpus.seeking):
+        if not self.options.once or self.book or self.round.look or (self.desk is not None and self.desk.gpus.seeking):
             return False
-        if owes_a_look(self._db):
+        if owes_a_look(self.round.db):
             return False
         return self.duty.off or (self.duty.holding and bool(self.crew.idle))
 
@@ -488,7 +377,7 @@ class Lane:
         self.sink.end()
         self.keeper.finish(timeout_s=10.0)
         self.wakes.close()
-        if self._db is not None:
-            self._db.close()
+        if self.round.db is not None:
+            self.round.db.close()
         self.guard.end()
         log.info("%s: ended", self.name)

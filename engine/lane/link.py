@@ -30,7 +30,7 @@ class Link:
     """The lane's view of its database, shared by the loop and the keeper."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._lock = threading.Lock()
         self._broken: set[str] = set()
         self.down_since: float | None = None
@@ -42,7 +42,7 @@ class Link:
             self._broken.add(who)
             if self.down_since is None:
                 self.down_since = time.monotonic()
-                log.warning("%s: database unreachable, work goes on (%s)", self._name, " ".join(str(error).split()))
+                log.warning("%s: database unreachable, work goes on (%s)", self.name, " ".join(str(error).split()))
 
     def works(self, who: str) -> None:
         """A loop has talked to the database."""
@@ -52,7 +52,7 @@ class Link:
         with self._lock:
             self._broken.discard(who)
             if self.down_since is not None and not self._broken:
-                log.info("%s: database back after %.1f s", self._name, time.monotonic() - self.down_since)
+                log.info("%s: database back after %.1f s", self.name, time.monotonic() - self.down_since)
                 self.down_since = None
 
     @property

@@ -14,8 +14,9 @@ from typing import Any
 from engine import config
 from engine.errors import BadInput, StoreUnavailable, UnknownQueue
 from engine.lane import devices, logs, outdirs
-from engine.lane.lane import Lane, LaneOptions
+from engine.lane.lane import Lane
 from engine.lane.link import Backoff
+from engine.lane.options import LaneOptions
 from engine.lane.slot import Spec
 from engine.lane.watchdogs import Limits
 from engine.queue.lease import check_lease

@@ -13,7 +13,7 @@ import pytest
 from engine.errors import BadInput
 from engine.lane import devices, start
 from engine.lane.devices import UNKNOWN, Device, choose, look, look_here, models_that_fit
-from engine.lane.lane import LaneOptions
+from engine.lane.options import LaneOptions
 from engine.lane.slot import Spec
 from tests.fakes.gpus import HERE, Gpus, card
 from tests.fakes.gpus import UNKNOWN as UNANSWERED

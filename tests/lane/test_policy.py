@@ -11,8 +11,8 @@ from engine.errors import BadInput, ConfigError, UnknownQueue
 from engine.lane import devices, exits, watchdogs
 from engine.lane.ahead import Ahead
 from engine.lane.duty import Duty
-from engine.lane.lane import LaneOptions
 from engine.lane.link import Backoff, Link
+from engine.lane.options import LaneOptions
 from engine.lane.protocol import ProtocolError, Reader, pack
 from engine.lane.start import check
 from engine.queue.controls import Order
