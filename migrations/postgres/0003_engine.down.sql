@@ -1,3 +1,6 @@
+drop index job_events_telling;
+drop index ingest_jobs_ended_badly;
+drop index workflow_node_jobs_ended_badly;
 drop index workflow_node_jobs_awaiting;
 drop trigger schedules_changed on schedules;
 drop function engine_schedule_changed;

@@ -49,3 +49,9 @@ create trigger schedules_changed before update on schedules for each row
 
 -- Nodes that wait for a person, oldest first.
 create index workflow_node_jobs_awaiting on workflow_node_jobs (created_at, id) where status = 'awaiting_input';
+
+-- What an operator looks for in a long history: jobs that ended badly, newest first, and events that are more than the
+-- end of a job. Next to nothing beside all that completes, which is in neither.
+create index workflow_node_jobs_ended_badly on workflow_node_jobs (status, id) where status in ('failed', 'cancelled');
+create index ingest_jobs_ended_badly on ingest_jobs (status, id) where status in ('failed', 'cancelled');
+create index job_events_telling on job_events (id) where event_type <> 'completed';
