@@ -1,0 +1,1 @@
+drop index job_events_long;

@@ -1,0 +1,1 @@
+drop index flight_recorder_held;
