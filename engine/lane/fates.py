@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from engine.lane import exits
 from engine.lane.ahead import Ahead
@@ -16,6 +17,8 @@ from engine.lane.slot import Slot, Why
 from engine.queue.finish import Outcome
 
 log = logging.getLogger("engine.lane")
+
+NOTED_S = 9.0  # attempts of that length say which GPU they had (engine/telemetry/job_hardware.py asks)
 
 
 class Fates:
@@ -62,7 +65,7 @@ class Fates:
         kind = frame.kind
         if kind == "done":
             if (held := slot.jobs.pop(head["no"], None)) is not None:
-                self._done(held, head["s"], frame.payload, float(head["e"]))
+                self._done(held, head["s"], frame.payload, float(head["e"]), slot)
                 if head.get("p"):
                     self.printed(held)
         elif kind == "began":
@@ -103,7 +106,7 @@ class Fates:
             if head["config"] and not self.ever_ready:
                 self.bad_app = text
 
-    def _done(self, held: Held, status: str, payload: bytes, elapsed_s: float) -> None:
+    def _done(self, held: Held, status: str, payload: bytes, elapsed_s: float, slot: Slot) -> None:
         self._ahead.ran(elapsed_s)
         self.progress.pop(held.job.id, None)
         if held.lost:
@@ -119,6 +122,7 @@ class Fates:
                 output_json=(text or None) if status == "completed" else None,
                 error=text if status == "failed" else "cancelled while it ran" if status == "cancelled" else None,
                 elapsed_s=elapsed_s,
+                detail=_device(slot) if elapsed_s >= NOTED_S else None,
             ),
         )
 
@@ -188,3 +192,10 @@ class Fates:
         if why.code in exits.TRIPS:
             self.tripped = why.code
             self.trips += 1
+
+
+def _device(slot: Slot) -> dict[str, Any] | None:
+    """For the event of an end: the GPU of the slot, where it is known."""
+    if slot.device.key is None:
+        return None
+    return {"gpu": {"index": slot.device.index, "uuid": slot.device.uuid}}

@@ -24,6 +24,7 @@ from engine.store import Db, Store
 from engine.store.locks import Exclusive, new_incarnation
 from engine.store.migrate import ensure_schema
 from engine.telemetry import history, writer
+from engine.telemetry.job_hardware import JobShares
 from engine.telemetry.ring import Ring
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
 from engine.telemetry.sample import BoxFacts, BoxSample, Source
@@ -36,6 +37,7 @@ SIGN_S = 10.0  # signs of life when there are no samples
 TIMEOUT_S = 5.0  # of a statement
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.5, 5.0
 HOUSEKEEPING_S = 60.0
+SHARES_S = 10.0  # between looks for jobs that have ended
 FLUSH_S = 3.0  # for what is left when it is told to stop
 CLOCK_STEP_S = 0.05  # the database's clock is followed when it is off by more
 
@@ -101,7 +103,8 @@ class BoxRecorder:
         self._waiting = False
         self._source_error: str | None = None
         self._write_error: tuple[float, str] | None = None
-        self._kept_house = self._signed = float("-inf")
+        self._kept_house = self._shared = self._signed = float("-inf")
+        self._shares = JobShares(box)
         self._batch, self._refused = BATCH, 0
 
     def run_once(self) -> None:
@@ -115,6 +118,7 @@ class BoxRecorder:
             while self._write_some():
                 pass
             self._keep_house()
+            self._share()
         finally:
             self._disconnect(sign_off=True)
 
@@ -190,6 +194,8 @@ class BoxRecorder:
                 if not self._write_some():
                     if time.monotonic() - self._kept_house >= HOUSEKEEPING_S:
                         self._keep_house()
+                    if time.monotonic() - self._shared >= SHARES_S:
+                        self._share()
                     self._ring.wait(self._cadence_s)
                 backoff = BACKOFF_FIRST_S
             except (StoreUnavailable, ReadOnlyStore) as error:
@@ -301,6 +307,12 @@ class BoxRecorder:
         if self._facts is not None and self._facts != self._facts_written:
             writer.write_facts(self._db, self._facts)
             self._facts_written = self._facts
+
+    def _share(self) -> None:
+        """Tell the jobs that have ended what the hardware did to them; every sample up to now is in the table."""
+        assert self._db is not None
+        self._shared = time.monotonic()
+        self._shares.catch_up(self._db, history.newest(self._db, self._me.box))
 
     def _problem(self) -> str | None:
         """What ``services`` says: what is wrong now, or was within the last minute."""
