@@ -34,11 +34,17 @@ def deck(
     no_mouse: NoMouse = False,
     theme: Theme = None,
     log_level: LogLevel = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave")] = False,
 ) -> None:
     """Open the deck on the configured database.
 
     Example: flightdeck --db postgresql://fleet@db/fleet --read-only
     """
+    if version:
+        from engine.lane.start import version as number
+
+        typer.echo(f"flightdeck {number()}")
+        raise typer.Exit
     if theme not in (None, "dark", "light"):
         raise typer.BadParameter(f"{theme!r} is neither dark nor light", param_hint="--theme")
     context.obj = {"project": project, "read_only": read_only, "ascii": ascii, "mouse": not no_mouse, "theme": theme}
@@ -129,6 +135,25 @@ def snapshot(
     run_snapshot(
         form=form, width=width, height=height, project=looks["project"], ascii=looks["ascii"], theme=looks["theme"]
     )
+
+
+@cli.command()
+def record(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What to write; compressed when it ends in .gz")],
+    for_: Annotated[str | None, typer.Option("--for", metavar="SPAN", help="End after 90s, 10m, 2h")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there")] = False,
+    db: Db = None,
+    log_level: LogLevel = None,
+) -> int:
+    """Write down what the deck would show, to be played back with replay. Changes nothing in the database.
+
+    Example: flightdeck record night.jsonl.gz --for 10m
+    """
+    from engine.commands.worker_control import parse_span
+    from flightdeck.record import main as run_record
+
+    start(db=db, log_level=log_level or "error")
+    return run_record(path=file, seconds=parse_span(for_).total_seconds() if for_ else None, overwrite=overwrite)
 
 
 @cli.command()

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from engine import config
+from engine.errors import ConfigError
 from engine.snapshot import Look, facts_rows, fleet_snapshot, jsonable, view
 from engine.store import Db, Store, open_store
 from engine.store.migrate import check_schema, ensure_schema
@@ -31,9 +32,7 @@ def main(
     theme: str | None = None,
 ) -> None:
     """The command: print one frame. ``form``: text, json or svg. Raises ConfigError, StoreError."""
-    store = open_store()
-    if store.owned:
-        ensure_schema(store, seconds=0)
+    store = open_to_look()
     project = project or str(config.get("project")) or None
     with store.connect("snapshot", read_only=True) as db:
         check_schema(store, db)
@@ -59,6 +58,17 @@ def main(
         text = frame.svg if form == "svg" else frame.text
     sys.stdout.write(text.rstrip("\n") + "\n")
     sys.stdout.flush()
+
+
+def open_to_look() -> Store:
+    """The configured store, ready to be read. A look makes no file: a name of SQLite that is not there is a mistake, but
+    for the user's own default database. Raises ConfigError, StoreError."""
+    store = open_store()
+    if config.get("db_url") and store.path is not None and not store.path.exists():
+        raise ConfigError(f"there is no database at {store.path}")
+    if store.owned:
+        ensure_schema(store, seconds=0)
+    return store
 
 
 def look_at_this_box(db: Db) -> Look | None:

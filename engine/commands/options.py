@@ -115,12 +115,19 @@ def new_app(**options: Any) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store_code: int = 1) -> None:
-    """Run a console script: wrong use exits 2 with one line, an error of ours 1, or 2 where a setting is wrong
-    (also: the schema does not fit, the database is read-only), with one line.
+    """Run a console script, or print its version for ``--version``.
 
+    Wrong use exits 2 with one line, an error of ours 1, or 2 where a setting is wrong (also: the schema does not fit, the
+    database is read-only), with one line.
     ``store_code``: the exit code when the database refuses; 2 for commands that do one thing and do not wait for it.
     """
-    for argument in sys.argv[1:] if args is None else args:
+    given = sys.argv[1:] if args is None else args
+    if given[:1] == ["--version"]:
+        from engine.lane.start import version
+
+        print(f"{name} {version()}")
+        sys.exit(0)
+    for argument in given:
         try:
             argument.encode()
         except UnicodeEncodeError:
