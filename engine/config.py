@@ -69,6 +69,10 @@ DEFAULTS: Mapping[str, Any] = {
     "retention_outbox_days": 1.0,  # dealt with
     "retention_workers_days": 7.0,  # lanes and services that are not heard of any more
     "doctor_snapshot_seconds": 30.0,  # flightdeck doctor names a session that holds a snapshot for so long
+    "on_event": None,  # the leader tells this command what happens, as JSON on its stdin;
+    "on_event_seconds": 10.0,  # it may take so long,
+    "on_event_burst": 5,  # of one kind so many at once,
+    "on_event_every_s": 60.0,  # then one in so many seconds, with what else came
     "supervisor_cooldown": 300.0,  # a lane is restarted at most so often
     "supervisor_timeout": 60.0,  # a restart command may take so long
     "schema_wait_seconds": 120.0,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine import config as engine_config
 from engine.commands.options import LEVELS
-from engine.errors import ConfigError
+from engine.errors import BadInput, ConfigError
+from engine.orchestrator.notify import parse_command
 from engine.store import Store, open_store
 from engine.store.migrate import ensure_schema, migrate
 from flightdeck import lifeline
@@ -77,10 +78,25 @@ def read_config(path: Path | None) -> dict[str, Any]:
             if type(lane[key]) is not int or lane[key] < least:
                 said = f"{key} must be a whole number from {least}, got {lane[key]!r}"
                 raise ConfigError(f"{path}: lane {number} ({lane['queue']}): {said}")
+    if isinstance(table := data.get("orchestrator"), dict):
+        _check_orchestrator(table, path)
     for switch in _SWITCHES:
-        if not isinstance(data.get(switch, True), bool):
+        if not isinstance(data.get(switch, True), bool) and not (switch == "orchestrator" and isinstance(table, dict)):
             raise ConfigError(f"{path}: {switch} must be true or false")
     return data
+
+
+def _check_orchestrator(table: Mapping[str, Any], path: Path) -> None:
+    """``[orchestrator]`` instead of ``orchestrator = true``: with a command that is told what happens."""
+    if unknown := sorted(set(table) - {"on_event"}):
+        raise ConfigError(f"{path}: [orchestrator]: {unknown[0]!r} is no setting here (known: on_event)")
+    if "on_event" in table:
+        if not isinstance(table["on_event"], str):
+            raise ConfigError(f"{path}: [orchestrator]: on_event must be a text, the command and its arguments")
+        try:
+            parse_command(table["on_event"])
+        except BadInput as error:
+            raise ConfigError(f"{path}: [orchestrator]: {error}") from None
 
 
 def _lanes_of(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
@@ -93,6 +109,8 @@ def _lanes_of(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
 def apply_config(data: Mapping[str, Any]) -> None:
     """The file's settings stand where configure() stands: below flags and environment."""
     values = {("db_url" if key == "db" else key): data[key] for key in data if key not in (*_SWITCHES, "lane")}
+    if isinstance(table := data.get("orchestrator"), dict):
+        values |= table
     engine_config.configure(**values)
 
 
@@ -129,11 +147,13 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
     }
     if engine_config.get("app"):
         environment["FLIGHTDECK_APP"] = str(engine_config.get("app"))
+    if engine_config.get("on_event"):
+        environment["FLIGHTDECK_ON_EVENT"] = str(engine_config.get("on_event"))
     if engine_config.get("db_direct_url"):
         environment["FLIGHTDECK_DB_DIRECT_URL"] = str(engine_config.get("db_direct_url"))
     python = sys.executable
     programs = []
-    if data.get("orchestrator", True):
+    if data.get("orchestrator", True) is not False:
         programs.append(Program("orchestrator", (python, "-m", "engine.commands", "queue-orchestrator"), environment))
     if data.get("recorder", True):
         programs.append(Program("recorder", (python, "-m", "engine.commands", "queue-recorder"), environment))
@@ -161,9 +181,10 @@ def plan(store: Store, data: Mapping[str, Any], gpus: Callable[[], int] = count_
 
 def check_lanes(data: Mapping[str, Any]) -> None:
     """Refuse an app, a queue and a log level that do not exist: nobody reads the log of a lane that cannot start. Imports nothing;
-    a lane searches the working directory too. Raises ConfigError."""
+    a lane searches the working directory too. Raises ConfigError, BadInput."""
     if str(level := engine_config.get("log_level")).lower() not in LEVELS:
         raise ConfigError(f"log_level: {level!r} is none of {', '.join(LEVELS)}")
+    parse_command(engine_config.get("on_event"))
     known = ("cpu", "gpu", *engine_config.ingest_queues())
     for lane in data.get("lane", []):
         if lane["queue"] not in known:
@@ -241,7 +262,7 @@ def prepare(config_path: Path | None) -> tuple[Store, dict[str, Any]]:
     store = open_store()
     if running := lifeline.attach(run_dir()):
         running.close()
-    elif data.get("orchestrator", True):
+    elif data.get("orchestrator", True) is not False:
         migrate(store)  # what the orchestrator would do first; here a refusal is seen by whoever typed the command
     else:
         ensure_schema(store)

@@ -13,7 +13,7 @@ import typer
 from engine import registry
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
 from engine.errors import StoreUnavailable
-from engine.orchestrator.loop import run_orchestrator
+from engine.orchestrator.loop import courier, run_orchestrator
 from engine.store import Store, open_store
 from engine.store.migrate import migrate, refuse_read_only
 
@@ -25,6 +25,12 @@ app = new_app()
 @app.command()
 def command(
     once: Annotated[bool, typer.Option("--once", help="Do what there is, then exit.")] = False,
+    on_event: Annotated[
+        str | None,
+        typer.Option(
+            "--on-event", metavar="CMD", help="Tell this command what happens: JSON on its stdin [FLIGHTDECK_ON_EVENT]"
+        ),
+    ] = None,
     db: Db = None,
     project: Project = None,
     box: Box = None,
@@ -34,11 +40,13 @@ def command(
     """Move graphs on and bring lost work back. Migrates the database first.
 
     Run as many as you like, on different boxes: one leads, the others wait. One serves all projects and needs no host
-    app.
+    app. The one that leads runs the command of --on-event (no shell) when a box is dead or back, a lane is lost, a run failed, a
+    job is poison, or a box throttles: give it to each.
 
-    Example: queue-orchestrator --db postgresql://fleet@db/fleet
+    Example: queue-orchestrator --db postgresql://fleet@db/fleet --on-event /usr/local/bin/page-me
     """
-    start(db=db, project=project, box=box, app=app_module, log_level=log_level)
+    start(db=db, project=project, box=box, app=app_module, log_level=log_level, on_event=on_event)
+    courier()  # a command that cannot be run is refused here
     _load_hooks()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

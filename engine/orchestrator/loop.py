@@ -25,6 +25,8 @@ from engine.errors import ReadOnlyStore, StoreUnavailable
 from engine.orchestrator import orphans, vacuum
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.lost import LostWork
+from engine.orchestrator.notices import Notices, NoticesLoop
+from engine.orchestrator.notify import Courier, parse_command
 from engine.orchestrator.placement import Placement
 from engine.orchestrator.retention import Retention
 from engine.orchestrator.side import SideLoop, SweepLoop, prepare
@@ -53,8 +55,10 @@ SQLITE_S = 0.05  # between two looks at SQLite's change counter
 def run_orchestrator(store: Store, stop: threading.Event, once: bool = False) -> None:
     """Lead, or wait to lead, until ``stop`` is set; survives any outage of the database.
 
-    ``once``: do what there is and return; raises StoreUnavailable, and returns at once where another one leads.
+    ``once``: do what there is and return; raises StoreUnavailable, and returns at once where another one leads. Raises BadInput
+    for an ``on_event`` that is no command.
     """
+    courier()
     hook = config.hook("event_sink")
     sink = Sink(store, hook).begin() if hook else None
     try:
@@ -62,6 +66,19 @@ def run_orchestrator(store: Store, stop: threading.Event, once: bool = False) ->
     finally:
         if sink is not None:
             sink.end(SINK_S)
+
+
+def courier() -> Courier | None:
+    """What carries notices to the command of ``on_event``; None without one. Raises BadInput."""
+    argv = parse_command(config.get("on_event"))
+    if argv is None:
+        return None
+    return Courier(
+        argv,
+        float(config.get("on_event_seconds")),
+        int(config.get("on_event_burst")),
+        float(config.get("on_event_every_s")),
+    )
 
 
 def _run(store: Store, stop: threading.Event) -> None:
@@ -104,10 +121,12 @@ def _run_once(store: Store) -> None:
             while drain(db, graphs).events:
                 pass
             prepare(db)
-            for sweep in [*run_sweeps(), *LostWork(store).sweeps(), *_chores()]:
+            notices = Notices(courier())
+            for sweep in [*run_sweeps(), *LostWork(store).sweeps(), *_chores(), notices.sweep()]:
                 sweep.run_if_due(db)
                 if sweep.error:
                     log.error("sweep %s: %s", sweep.name, sweep.error)
+            notices.end(store)
         finally:
             leader.leave()
 
@@ -128,7 +147,11 @@ def _serve(store: Store, leader: Leader, stop: threading.Event) -> None:
             return
     log.info("leading")
     dispatcher = Dispatcher(store)
-    sides: list[SideLoop] = [dispatcher, SweepLoop("chores", store, _chores(), STATEMENT_S)]
+    sides: list[SideLoop] = [
+        dispatcher,
+        SweepLoop("chores", store, _chores(), STATEMENT_S),
+        NoticesLoop(store, courier(), STATEMENT_S),
+    ]
     if store.kind == "postgresql":
         sides.append(SweepLoop("vacuum", store, [vacuum.Vacuum().sweep()], vacuum.STATEMENT_S))
     for side in sides:

@@ -154,6 +154,16 @@ def test_a_config_file_says_what_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert config.get("app") == "other.jobs", "the environment stands above the file"
 
 
+def test_the_orchestrator_of_this_box_tells_a_command(tmp_path: Path) -> None:
+    path = tmp_path / "flightdeck.toml"
+    path.write_text("[orchestrator]\non_event = \"sh -c 'cat > /dev/null'\"\n")
+    data = up.read_config(path)
+    up.apply_config(data)
+    plan = up.plan(Store("postgresql://db/fleet"), data, lambda: 0)
+    assert plan.programs[0].name == "orchestrator"
+    assert plan.programs[0].env["FLIGHTDECK_ON_EVENT"] == "sh -c 'cat > /dev/null'"
+
+
 def test_an_app_and_a_queue_that_do_not_exist_are_refused_before_anything_starts() -> None:
     lane = {"queue": "cpu"}
     with pytest.raises(ConfigError, match="lane import: no such queue"):
@@ -193,6 +203,10 @@ def test_without_a_file_every_core_gpu_and_queue_has_a_slot() -> None:
         '[[lane]]\nqueue = "gpu"\nslots = 0',
         'recorder = "no"',
         "scheduler = 1",
+        "orchestrator = 1",
+        "[orchestrator]\non_events = 'true'",
+        "[orchestrator]\non_event = ['true']",
+        "[orchestrator]\non_event = '/no/such/program'",
         'ingest_queues = ["gpu"]',
     ],
 )
