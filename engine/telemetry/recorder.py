@@ -15,6 +15,7 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +24,7 @@ from engine.errors import Conflict, EngineError, ReadOnlyStore, StoreUnavailable
 from engine.store import Db, Store
 from engine.store.locks import Exclusive, new_incarnation
 from engine.store.migrate import ensure_schema
-from engine.telemetry import history, writer
+from engine.telemetry import history, slow, writer
 from engine.telemetry.job_hardware import JobShares
 from engine.telemetry.ring import Ring
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
@@ -38,6 +39,7 @@ TIMEOUT_S = 5.0  # of a statement
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.5, 5.0
 HOUSEKEEPING_S = 60.0
 SHARES_S = 10.0  # between looks for jobs that have ended
+USUAL_S = 600.0  # between looks at what clock is usual
 FLUSH_S = 3.0  # for what is left when it is told to stop
 CLOCK_STEP_S = 0.05  # the database's clock is followed when it is off by more
 
@@ -105,6 +107,9 @@ class BoxRecorder:
         self._write_error: tuple[float, str] | None = None
         self._kept_house = self._shared = self._signed = float("-inf")
         self._shares = JobShares(box)
+        self._slow = slow.SlowWatch()
+        self._untold: deque[slow.Slow] = deque()  # episodes that have no row yet
+        self._learned = float("-inf")  # when the usual clocks were read
         self._batch, self._refused = BATCH, 0
 
     def run_once(self) -> None:
@@ -148,7 +153,7 @@ class BoxRecorder:
         while not stop.is_set() and self._fatal is None:
             at = self._clock.now()
             if (sample := self._look()) is not None:
-                self._ring.add(replace(sample, box=self._me.box, at=at))
+                self._ring.add(self._judged(replace(sample, box=self._me.box, at=at)))
             now = time.monotonic()
             if now - asked_facts >= HOUSEKEEPING_S:
                 asked_facts = now
@@ -169,6 +174,12 @@ class BoxRecorder:
             log.info("box %s: samples again", self._me.box)
             self._source_error = None
         return sample
+
+    def _judged(self, sample: BoxSample) -> BoxSample:
+        """The sample with what follows from it and the ones before: GPUs that are slow without a reason."""
+        flagged, begun = self._slow.look(sample)
+        self._untold.extend(begun)
+        return slow.marked(sample, flagged)
 
     def _refresh_facts(self) -> None:
         try:
@@ -257,7 +268,10 @@ class BoxRecorder:
         now = self._clock.now()
         oldest = now - timedelta(seconds=writer.DETAIL_KEEP_S)
         start = done + timedelta(minutes=1) if done is not None else oldest
-        minutes = by_minute(history.details(db, self._me.box, start))
+        kept = history.details(db, self._me.box, start)
+        if kept and now - kept[-1].at < slow.UNREAD:  # an episode that the last recorder had begun goes on
+            self._slow.restore(slow.flags(kept[-1].sensors), kept[-1].at)
+        minutes = by_minute(kept)
         self._ring.open_minute(minutes.pop(minute_of(now), []))
         for samples in minutes.values():
             self._ring.add_minute(roll_up(samples))
@@ -309,10 +323,17 @@ class BoxRecorder:
             self._facts_written = self._facts
 
     def _share(self) -> None:
-        """Tell the jobs that have ended what the hardware did to them; every sample up to now is in the table."""
+        """Tell the jobs that have ended what the hardware did to them; every sample up to now is in the table. And what
+        began to be slow without a reason."""
         assert self._db is not None
         self._shared = time.monotonic()
         self._shares.catch_up(self._db, history.newest(self._db, self._me.box))
+        while self._untold:
+            slow.tell(self._db, self._me.box, self._untold[0])
+            self._untold.popleft()
+        if time.monotonic() - self._learned >= USUAL_S:
+            self._slow.usual = slow.usual_clocks(self._db, self._me.box)
+            self._learned = time.monotonic()
 
     def _problem(self) -> str | None:
         """What ``services`` says: what is wrong now, or was within the last minute."""

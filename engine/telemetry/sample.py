@@ -40,6 +40,14 @@ GPU_METRICS = (
 GPU_RANGED = (
     "util_pct", "mem_used_mb", "temp_c", "mem_temp_c", "power_w", "power_inst_w", "sm_mhz", "fan_pct", "fan_rpm",
 )  # fmt: skip
+# What flight_recorder keeps of a box's GPUs together, so that a fleet's hour need not read every card: the ends of
+# these as gpu_<metric>_min and gpu_<metric>_max, and the worst of causes that the box has no columns for.
+FOLDED_RANGES = ("util_pct", "temp_c", "power_w", "sm_mhz")
+FOLDED_WORST = ("hw_brake_ms", "sync_boost_ms")
+BOX_FOLDED = (
+    *(f"gpu_{metric}_{end}" for metric in FOLDED_RANGES for end in ("min", "max")),
+    *(f"gpu_{cause}" for cause in FOLDED_WORST), "gpu_throttle_source",
+)  # fmt: skip
 # What a payload keeps of each GPU when all of it would be too much for one notification.
 GPU_SHORT = ("gpu_index", "util_pct", "temp_c", "power_w", "mem_used_mb", "throttle_mask")
 
@@ -135,14 +143,16 @@ class BoxSample:
     def payload(self, **extra: Any) -> str:
         """The ``hw_metrics`` notification: JSON under 7,900 bytes, without nulls.
 
-        What does not fit goes in this order: the named sensors, most columns of the GPUs, the GPUs (``truncated``).
+        What does not fit goes in this order: the named sensors (but for the flag ``slow``), most columns of the GPUs, the
+        GPUs (``truncated``).
         """
         head = {"box": self.box, "at": self.at.astimezone(UTC).isoformat(), "tier": self.tier, **extra}
         row = head | _offered(self.values())
         gpus = [_offered(gpu.values()) for gpu in self.gpus]
         short = [{name: gpu[name] for name in GPU_SHORT if name in gpu} for gpu in gpus]
         sensors = {"sensors": tidy(self.sensors)} if self.sensors else {}
-        for candidate in (row | {"gpus": gpus} | sensors, row | {"gpus": gpus}, row | {"gpus": short}):
+        flag = {"sensors": {"slow": tidy(self.sensors["slow"])}} if self.sensors and "slow" in self.sensors else {}
+        for candidate in (row | {"gpus": gpus} | sensors, row | {"gpus": gpus} | flag, row | {"gpus": short} | flag):
             text = _json(candidate)
             if len(text.encode()) < PAYLOAD_LIMIT:
                 return text
