@@ -30,6 +30,7 @@ NAMES = (
     "graph",
     "recovery",
     "deck",
+    "hour",
     "sqlite",
     "history",
     "snapshot_held",

@@ -10,14 +10,24 @@ from typing import Any
 
 from engine.errors import Conflict
 from engine.store import Db
-from engine.telemetry.sample import BOX_METRICS, BOX_RANGED, GPU_METRICS, GPU_RANGED, BoxFacts, BoxSample, tidy
+from engine.telemetry.sample import (
+    BOX_FOLDED,
+    BOX_METRICS,
+    BOX_RANGED,
+    GPU_METRICS,
+    GPU_RANGED,
+    BoxFacts,
+    BoxSample,
+    tidy,
+)
+from engine.telemetry.together import fold
 
 DETAIL_KEEP_S = 3600.0
 MINUTE_KEEP_S = 7 * 86400.0
 PRUNE_ROWS = 500  # of one delete: short, so that nobody waits for it
 PRUNE_ROUNDS = 40  # of one call; what is left then goes a minute later
 
-BOX_COLUMNS = (
+SAMPLE_COLUMNS = (
     "box",
     "at",
     "tier",
@@ -25,6 +35,7 @@ BOX_COLUMNS = (
     *(f"{m}_{end}" for m in BOX_RANGED for end in ("min", "max")),
     "sensors",
 )
+BOX_COLUMNS = (*SAMPLE_COLUMNS, *BOX_FOLDED)  # and what its GPUs did together (together.py)
 GPU_COLUMNS = ("box", "at", "tier", *GPU_METRICS, *(f"{m}_{end}" for m in GPU_RANGED for end in ("min", "max")))
 
 
@@ -89,7 +100,8 @@ def box_row(sample: BoxSample) -> dict[str, Any]:
     row = {name: value for name, value in sample.values().items() if value is not None}
     if sample.sensors:
         row["sensors"] = tidy(sample.sensors)
-    return {"box": sample.box, "at": _iso(sample.at), "tier": sample.tier} | row | _range(sample.low, sample.high)
+    head = {"box": sample.box, "at": _iso(sample.at), "tier": sample.tier}
+    return head | row | _range(sample.low, sample.high) | fold(sample.gpus)
 
 
 def gpu_rows(sample: BoxSample) -> list[dict[str, Any]]:

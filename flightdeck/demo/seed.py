@@ -9,7 +9,8 @@ from typing import Any
 
 from engine.store import Db, Json
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
-from engine.telemetry.sample import BOX_RANGED, GPU_RANGED, BoxSample
+from engine.telemetry.sample import BOX_FOLDED, BOX_RANGED, GPU_RANGED, BoxSample
+from engine.telemetry.together import fold
 from engine.telemetry.writer import BOX_COLUMNS, GPU_COLUMNS
 from flightdeck.demo.boxes import PROFILES, BoxProfile
 from flightdeck.demo.sensors import facts, past_hour
@@ -100,7 +101,11 @@ def _range_values(sample: Any, metrics: Iterable[str]) -> list[float | None]:
 
 def _box_row(sample: BoxSample) -> tuple[Any, ...]:
     sensors = json.dumps(sample.sensors) if sample.sensors else None
-    return (sample.box, sample.at, sample.tier, *sample.values().values(), *_range_values(sample, BOX_RANGED), sensors)
+    together = fold(sample.gpus)
+    return (
+        sample.box, sample.at, sample.tier, *sample.values().values(), *_range_values(sample, BOX_RANGED), sensors,
+        *(together.get(column) for column in BOX_FOLDED),
+    )  # fmt: skip
 
 
 def _gpu_rows(sample: BoxSample) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,11 @@
+alter table flight_recorder drop column gpu_throttle_source;
+alter table flight_recorder drop column gpu_sync_boost_ms;
+alter table flight_recorder drop column gpu_hw_brake_ms;
+alter table flight_recorder drop column gpu_sm_mhz_max;
+alter table flight_recorder drop column gpu_sm_mhz_min;
+alter table flight_recorder drop column gpu_power_w_max;
+alter table flight_recorder drop column gpu_power_w_min;
+alter table flight_recorder drop column gpu_temp_c_max;
+alter table flight_recorder drop column gpu_temp_c_min;
+alter table flight_recorder drop column gpu_util_pct_max;
+alter table flight_recorder drop column gpu_util_pct_min;
