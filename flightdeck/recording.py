@@ -63,7 +63,7 @@ class Header:
 
 
 class Writer:
-    """Appends to one file; may be called from several threads. The clock starts with the first update."""
+    """Appends to one file; may be called from several threads. The clock starts with the first line."""
 
     def __init__(self, path: Path, store: str, at: datetime | None = None, overwrite: bool = False) -> None:
         """Raises FileExistsError and other OSError."""
@@ -89,7 +89,9 @@ class Writer:
         self._line(head)
 
     def update(self, update: FeedUpdate) -> None:
-        """One update of the feed. Raises OSError."""
+        """One update of the feed. Raises OSError. A recording begins with the first that says something."""
+        if update.state == "connecting" and self._start is None:
+            return
         with self._lock:
             t = self._time(update.mono)
             lost_s = None if update.lost_since_mono is None else round(update.mono - update.lost_since_mono, 3)

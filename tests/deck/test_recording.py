@@ -25,7 +25,7 @@ from tests.deck.fleet_data import MONO, NOW, four_boxes, hostile_fleet, twelve_b
 def flight() -> list[FeedUpdate]:
     """A minute and a half of a fleet: a start, samples, views that change a little, an outage, a return."""
     fleet = four_boxes()
-    out = [FeedUpdate("connecting", None, MONO - 0.25), fleet.first()]
+    out = [update(view=fleet.view(), history=fleet.hour(60))]
     for second in range(2, 90, 2):
         tick = fleet.tick(second)
         if second % 6 == 0:
@@ -36,12 +36,15 @@ def flight() -> list[FeedUpdate]:
         out.append(tick)
     gone = {"error": "connection refused", "next_try_s": 0.5, "lost_since_mono": MONO + 88.5, "at": None}
     out.append(update(state="lost", mono=MONO + 90.0, listening=False, **gone))
-    out.append(update(at=NOW + timedelta(seconds=95), mono=MONO + 95.0, history={"spark": fleet.hour()["spark"][-30:]}))
+    out.append(
+        update(at=NOW + timedelta(seconds=95), mono=MONO + 95.0, history={"spark": fleet.hour(60)["spark"][-30:]})
+    )
     return out
 
 
 def written(path: Path, updates: list[FeedUpdate], answers: list[tuple[float, Said]] = []) -> Path:  # noqa: B006
     writer = Writer(path, "fleet@db", NOW)
+    writer.update(FeedUpdate("connecting", None, MONO - 1.0))  # says nothing yet: it is not kept
     pending = list(answers)
     for one in updates:
         writer.update(one)
@@ -59,7 +62,7 @@ def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
     recording = Recording.load(written(tmp_path / name, updates))
     assert (recording.skipped, recording.cut) == (0, False)
     assert recording.header.store == "fleet@db" and recording.header.at == NOW
-    assert recording.duration_s == pytest.approx(95.25, abs=0.001)
+    assert recording.duration_s == pytest.approx(95.0, abs=0.001)
     back = recording.updates(0, len(updates), updates[0].mono)
     for was, now in zip(updates, back, strict=True):
         assert now.mono == pytest.approx(was.mono, abs=0.0011)
@@ -150,13 +153,13 @@ def test_a_compressed_recording_may_end_anywhere(tmp_path: Path) -> None:
     whole = written(tmp_path / "whole.gz", flight()).read_bytes()
     path = tmp_path / "r.gz"
     sizes = []
-    for part in (0.5, 0.9, 0.999):
+    for part in (0.8, 0.95, 0.999):
         path.write_bytes(whole[: int(len(whole) * part)])
         recording = Recording.load(path)
         assert recording.cut
         sizes.append(len(recording.times()))
     assert 0 < sizes[0] <= sizes[1] <= sizes[2]
-    path.write_bytes(whole[:4000] + b"\xff" * 500 + whole[4500:])  # and one that was damaged
+    path.write_bytes(whole[:-1500] + b"\xff" * 500 + whole[-1000:])  # and one that was damaged
     assert Recording.load(path).cut
 
 
