@@ -148,7 +148,7 @@ def recent(db: Db, limit: int = 50, project: str | None = None, after_id: int | 
     A project is looked for among the last 5,000 events only: a quiet project must not cost a walk through history.
     """
     rows = db.all(
-        f"select {_SHOWN} from (select * from job_events where id > {{after_id}} "
+        f"select {SHOWN} from (select * from job_events where id > {{after_id}} "
         "order by id desc limit {depth}) e where (1 = {every} or e.project = {project}) order by id desc limit {limit}",
         after_id=after_id or 0,
         depth=limit if project is None else max(limit, 5000),
@@ -156,23 +156,23 @@ def recent(db: Db, limit: int = 50, project: str | None = None, after_id: int | 
         project=project or "",
         limit=limit,
     )
-    return [_shown(row) for row in rows]
+    return [shown(row) for row in rows]
 
 
 def by_ids(db: Db, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Those of these events that are committed, oldest first, in the form of :func:`recent`."""
-    rows = db.all(f"select {_SHOWN} from job_events e where id {{any[ids]}} order by id", ids=list(ids))
-    return [_shown(row) for row in rows]
+    rows = db.all(f"select {SHOWN} from job_events e where id {{any[ids]}} order by id", ids=list(ids))
+    return [shown(row) for row in rows]
 
 
-_SHOWN = (
+SHOWN = (
     "id, family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, "
     "elapsed_s, detail, project, created_at, "
     "(select task_name from ingest_jobs j where j.id = e.job_id and e.family = 'ingest') as task"
 )
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """One event as plain data, with a line for people."""
     return {
         "id": str(row["id"]),

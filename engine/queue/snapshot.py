@@ -23,7 +23,7 @@ def queue_view(db: Db, project: str | None = None) -> dict[str, Any]:
     ``events`` (newest first, at most 50). Counts stop at 10,000 per queue and project.
     """
     now = db.now()
-    queued = _queued(db, project)
+    queued = queued_counts(db, project)
     running = _running(db, project)
     lanes = _lanes(db, project, queued)
     found = {
@@ -65,13 +65,13 @@ def _age(db: Db, column: str) -> str:
     return f"max(0.0, (julianday({{clock}}) - julianday({column})) * 86400.0)"
 
 
-def _queued(db: Db, project: str | None) -> dict[tuple[str, str], int]:
+def queued_counts(db: Db, project: str | None, cap: int = COUNT_CAP) -> dict[tuple[str, str], int]:
     """Queued rows by (queue, project), each up to the cap: a loose scan of the claim indexes, one probe per pair."""
     counts: dict[tuple[str, str], int] = {}
-    for row in _queued_sqlite(db) if db.kind == "sqlite" else db.all(_QUEUED, cap=COUNT_CAP):
+    for row in _queued_sqlite(db, cap) if db.kind == "sqlite" else db.all(_QUEUED, cap=cap):
         pair = (row["queue"], row["project"])
         if project is None or row["project"] == project:
-            counts[pair] = min(COUNT_CAP, counts.get(pair, 0) + row["n"])
+            counts[pair] = min(cap, counts.get(pair, 0) + row["n"])
     return counts
 
 
@@ -93,7 +93,7 @@ _QUEUED += " " + " union all ".join(
 )
 
 
-def _queued_sqlite(db: Db) -> Iterator[dict[str, Any]]:
+def _queued_sqlite(db: Db, cap: int) -> Iterator[dict[str, Any]]:
     for table, due in _WAITING:
         at: tuple[str, str] = ("", "")
         waiting = f"from {table} where status = 'queued' and {due}"
@@ -113,7 +113,7 @@ def _queued_sqlite(db: Db) -> Iterator[dict[str, Any]]:
             at = (pair["queue"], pair["project"])
             here = f"{waiting} and queue = {{queue}} and project = {{project}}"
             count = f"select count(*) as n from (select 1 as one {here} limit {{cap}}) q"
-            yield {**pair, "n": db.value(count, queue=at[0], project=at[1], cap=COUNT_CAP)}
+            yield {**pair, "n": db.value(count, queue=at[0], project=at[1], cap=cap)}
 
 
 def _running(db: Db, project: str | None) -> dict[str, int]:
