@@ -7,7 +7,6 @@ power cap and too hot at once, so their times are never added up. Over several G
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 IDLE = 0x001
 CLOCK_SETTING = 0x002
@@ -46,13 +45,11 @@ CAUSES: Mapping[str, int] = {
     "hw_thermal_ms": HW_THERMAL,
     "sync_boost_ms": SYNC_BOOST,
 }
-_HARDWARE_CAUSES = ("hw_brake_ms", "hw_thermal_ms")
+HARDWARE_CAUSES = ("hw_brake_ms", "hw_thermal_ms")
 
 SHOWN_MS = 100.0  # under a tenth of a second of a sample nothing is worth a word (a counter's own grain)
 MAX_SHARE = 1.05  # a counter cannot run faster than the clock, give or take its grain
 GRAIN_MS = 250.0  # drivers refresh their counters that late
-DISTRUST_AFTER = 3  # impossible deltas until a counter is given up
-IGNORED_AFTER = 5  # samples in a row with a bit set whose counter stands still until the counters are given up
 
 
 def names(mask: int | None) -> list[str]:
@@ -106,7 +103,7 @@ def total(values: Iterable[float | None]) -> float | None:
 
 
 def counter_delta_ms(
-    before: int | None, now: int | None, gap_ms: float, *, per_ms: float, wraps: int = 0
+    before: int | None, now: int | None, gap_ms: float, *, per_ms: float, wraps: int = 0, grain_ms: float = GRAIN_MS
 ) -> float | None:
     """Milliseconds that a time counter gained over a gap; ``per_ms`` is its ticks per millisecond.
 
@@ -115,7 +112,7 @@ def counter_delta_ms(
     """
     if before is None or now is None or gap_ms <= 0:
         return None
-    limit = gap_ms * MAX_SHARE + GRAIN_MS
+    limit = gap_ms * MAX_SHARE + grain_ms
     gained = (now - before) / per_ms
     if gained >= 0:
         return gained if gained <= limit else None
@@ -129,96 +126,6 @@ def mask_held_ms(mask: int | None, bit: int, gap_ms: float, cadence_ms: float) -
     if mask is None:
         return None
     return min(gap_ms, 2 * cadence_ms) if mask & bit else 0.0
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one GPU said at ``mono`` seconds: its mask, and per cause its counter in the hardware's own ticks."""
-
-    mono: float
-    mask: int | None = None
-    counters: Mapping[str, int | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Held:
-    """What happened since the previous reading, in milliseconds per cause; a cause is None when nobody can tell."""
-
-    ms: Mapping[str, float | None]
-    source: str  # counter, mask, none
-    brakes: int | None
-    reset: bool = False  # the counters fell: driver reload, GPU reset
-
-
-class Meter:
-    """One GPU's throttling over time. Feed it readings in order; not for two threads.
-
-    Per cause the time counter counts where there is one that can be believed, else the mask. A counter is given up
-    for good when it gains more time than passed (ids or units changed with the driver), and all of them when the mask
-    says throttled sample after sample while its counter stands still.
-    """
-
-    def __init__(self, cadence_s: float, *, per_ms: float = 1e6, wraps: int = 0) -> None:
-        self._cadence_ms = cadence_s * 1000
-        self._per_ms = per_ms
-        self._wraps = wraps
-        self._before: Reading | None = None
-        self._last: dict[str, tuple[int, float]] = {}  # cause -> last counter value, when
-        self._impossible: dict[str, int] = {}
-        self._ignored: dict[str, int] = {}
-        self._distrusted: set[str] = set()
-        self._slowed: bool | None = None
-
-    @property
-    def distrusted(self) -> frozenset[str]:
-        """The causes whose counters were given up."""
-        return frozenset(self._distrusted)
-
-    def feed(self, reading: Reading) -> Held:
-        before, self._before = self._before, reading
-        ms: dict[str, float | None] = {}
-        counted, sampled, reset = 0, 0, False
-        for cause, bit in CAUSES.items():
-            value = reading.counters.get(cause)
-            if value is not None and cause not in self._distrusted:
-                gained, fell = self._gain(cause, value, reading, bit)
-                reset |= fell
-                if cause not in self._distrusted:
-                    ms[cause] = gained
-                    counted += 1
-                    continue
-            gap_ms = (reading.mono - before.mono) * 1000 if before else 0.0
-            ms[cause] = mask_held_ms(reading.mask, bit, gap_ms, self._cadence_ms) if before else None
-            sampled += reading.mask is not None
-        source = "mask" if sampled else "counter" if counted else "none"
-        return Held(ms=ms, source=source, brakes=self._brakes(reading.mask, ms), reset=reset)
-
-    def _gain(self, cause: str, value: int, reading: Reading, bit: int) -> tuple[float | None, bool]:
-        last = self._last.get(cause)
-        self._last[cause] = (value, reading.mono)
-        if last is None:
-            return None, False
-        gap_ms = (reading.mono - last[1]) * 1000
-        gained = counter_delta_ms(last[0], value, gap_ms, per_ms=self._per_ms, wraps=self._wraps)
-        if gained is None:
-            self._impossible[cause] = self._impossible.get(cause, 0) + 1
-            if self._impossible[cause] >= DISTRUST_AFTER:
-                self._distrusted.add(cause)
-            return None, False
-        standing = reading.mask is not None and bool(reading.mask & bit) and gained < gap_ms * 0.01
-        self._ignored[cause] = self._ignored.get(cause, 0) + 1 if standing else 0
-        if self._ignored[cause] >= IGNORED_AFTER:
-            self._distrusted.update(CAUSES)
-        return gained, value < last[0]
-
-    def _brakes(self, mask: int | None, ms: Mapping[str, float | None]) -> int | None:
-        """Rising edges of hardware slowdown, by mask or by counter, against the last state that was known."""
-        held = [ms[cause] for cause in _HARDWARE_CAUSES if ms[cause] is not None]
-        if mask is None and not held:
-            return None
-        slowed = bool(mask and mask & SLOWDOWN) or any(value is not None and value >= 1.0 for value in held)
-        before, self._slowed = self._slowed, slowed
-        return int(slowed and before is False)
 
 
 def power_ms(ms: Mapping[str, float | None]) -> float | None:

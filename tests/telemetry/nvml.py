@@ -26,7 +26,8 @@ class Card:
     name: str = "NVIDIA RTX 4090"
     lost: bool = False
     answers: dict[str, Any] = field(default_factory=dict)
-    fields: dict[int, int | None] = field(default_factory=dict)
+    fields: dict[Any, int | None] = field(default_factory=dict)
+    slices: list[Card] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
 
 
@@ -55,6 +56,13 @@ def ordinary(uuid: str = "GPU-1", **changes: Any) -> Card:
         "nvmlDeviceGetCurrentClocksEventReasons": 0,
         "nvmlDeviceGetTotalEccErrors": Refuse(NOT_SUPPORTED),
         "nvmlDeviceGetAddressingMode": Refuse(NOT_SUPPORTED),
+        "nvmlDeviceGetComputeRunningProcesses": [],
+        "nvmlDeviceGetGraphicsRunningProcesses": [],
+        "nvmlDeviceGetMigMode": Refuse(NOT_SUPPORTED),
+        "nvmlDeviceGetRemappedRows": Refuse(NOT_SUPPORTED),
+        "nvmlDeviceGetViolationStatus": Refuse(NOT_SUPPORTED),
+        "nvmlDeviceGetMarginTemperature": Refuse(NOT_SUPPORTED),
+        "nvmlDeviceGetMaxMigDeviceCount": 0,
     } | card.answers
     card.fields = {82: 84, 186: 412_000} | dict.fromkeys((74, 75, 76, 269, 270, 271), 0) | card.fields
     return card
@@ -94,6 +102,9 @@ class FakeNvml(types.ModuleType):
         self.starts = 0
         self.start_error: int | None = None
         self.hang: Any = None  # an event that every reading waits for
+        self.events: list[tuple[Card, int, int]] = []  # card, type, data: to be taken by who waits
+        self.has_events = True
+        self.event_sets = 0
         for function in ordinary().answers:
             setattr(self, function, self._reader(function))
 
@@ -149,23 +160,51 @@ class FakeNvml(types.ModuleType):
         self._check(card)
         return types.SimpleNamespace(busId=card.bus)
 
-    def nvmlDeviceGetFieldValues(self, card: Card, ids: list[int]) -> Any:
+    def nvmlDeviceGetFieldValues(self, card: Card, ids: list[Any]) -> Any:
         self._check(card)
         card.calls.append("nvmlDeviceGetFieldValues")
         values = (pynvml.c_nvmlFieldValue_t * len(ids))()
         for value, wanted in zip(values, ids, strict=True):
-            value.fieldId = wanted
+            number, value.scopeId = wanted if isinstance(wanted, tuple) else (wanted, 0)
+            value.fieldId = number
             found = card.fields.get(wanted)
             if found is None:
                 value.nvmlReturn = NOT_SUPPORTED
                 continue
-            wide = wanted in (74, 75, 76) or wanted >= 251
-            value.valueType = 3 if wide else 1
-            if wide:
-                value.value.ullVal = found
-            else:
-                value.value.uiVal = found
+            wide = number in (74, 75, 76, 197, 198) or number >= 251
+            value.valueType = 5 if found < 0 else 3 if wide else 1
+            setattr(value.value, {5: "siVal", 3: "ullVal", 1: "uiVal"}[value.valueType], found)
         return values
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: Card, place: int) -> Card:
+        if place >= len(card.slices):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return card.slices[place]
+
+    def nvmlDeviceGetSupportedEventTypes(self, card: Card) -> int:
+        self._check(card)
+        if not self.has_events:
+            raise pynvml.NVMLError(NOT_SUPPORTED)
+        return 0xC009
+
+    def nvmlEventSetCreate(self) -> list[Card]:
+        self.event_sets += 1
+        return []
+
+    def nvmlDeviceRegisterEvents(self, card: Card, types: int, registered: list[Card]) -> None:
+        self._check(card)
+        registered.append(card)
+
+    def nvmlEventSetWait_v2(self, registered: list[Card], timeout_ms: int) -> Any:
+        assert timeout_ms == 0, "a look never waits"
+        for event in self.events:
+            if event[0] in registered:
+                self.events.remove(event)
+                return types.SimpleNamespace(device=event[0], eventType=event[1], eventData=event[2])
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+
+    def nvmlEventSetFree(self, registered: list[Card]) -> None:
+        self.event_sets -= 1
 
     def _check(self, card: Card | None = None) -> None:
         if self.hang is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from engine.telemetry import throttle
-from engine.telemetry.throttle import Meter, Reading
+from engine.telemetry.meter import Held, Meter, Reading
 
 NS = 1_000_000  # nanoseconds of a millisecond
 
 
-def feed(meter: Meter, *readings: tuple[float, int | None, dict[str, int | None]]) -> list[throttle.Held]:
+def feed(meter: Meter, *readings: tuple[float, int | None, dict[str, int | None]]) -> list[Held]:
     return [meter.feed(Reading(mono, mask, counters)) for mono, mask, counters in readings]
 
 
@@ -65,7 +65,8 @@ def test_flags_are_real_but_the_counters_absent_or_dead() -> None:
     held = feed(dead, *((2.0 * n, 0x20, dict.fromkeys(throttle.CAUSES, 1)) for n in range(9)))
     assert held[1].ms["sw_thermal_ms"] == 0.0 and held[1].source == "counter"
     assert held[-1].ms["sw_thermal_ms"] == 2_000.0 and held[-1].source == "mask"
-    assert dead.distrusted == frozenset(throttle.CAUSES)
+    assert dead.distrusted == {"sw_thermal_ms", "hw_thermal_ms", "hw_brake_ms"}, "ids that moved together"
+    assert sum(h.ms["sw_thermal_ms"] or 0.0 for h in held) == 16_000.0, "what the mask saw meanwhile counts after all"
 
 
 def test_counters_win_over_the_mask_when_both_speak() -> None:
@@ -106,7 +107,14 @@ def test_an_unreadable_counter_leaves_a_gap_and_loses_nothing() -> None:
         (4.0, None, {"sw_power_ms": 3_000 * NS}),
     )
     assert [h.ms["sw_power_ms"] for h in held] == [None, None, 3_000.0]
-    assert held[1].source == "none"
+    assert held[1].source == "counter"
+    flagged = feed(
+        Meter(2.0),
+        (0.0, 4, {"sw_power_ms": 0}),
+        (2.0, 4, {"sw_power_ms": None}),
+        (4.0, 4, {"sw_power_ms": 3_000 * NS}),
+    )
+    assert [h.ms["sw_power_ms"] for h in flagged] == [None, None, 3_000.0], "the mask does not count it once more"
 
 
 def test_brakes_are_rising_edges_of_hardware_slowdown() -> None:

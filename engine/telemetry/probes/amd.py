@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.telemetry.meter import Meter, Reading
 from engine.telemetry.probes import files
 from engine.telemetry.probes.gpu import GpuReading, within
 from engine.telemetry.sample import GpuFacts, GpuSample
-from engine.telemetry.throttle import CAUSES, HW_BRAKE, SHOWN_MS, SW_POWER, SW_THERMAL, Meter, Reading
+from engine.telemetry.throttle import CAUSES, HW_BRAKE, SHOWN_MS, SW_POWER, SW_THERMAL
 
 MIB = 1024 * 1024
 LOOK_AGAIN_S = 60.0

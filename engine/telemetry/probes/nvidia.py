@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.telemetry.probes import files
+from engine.telemetry.meter import Text
+from engine.telemetry.probes import files, nvidia_smi
 from engine.telemetry.probes.gpu import GpuReading
-from engine.telemetry.probes.nvml_card import Card, DriverGone, Lost, bus_id, driver_tuple
+from engine.telemetry.probes.nvidia_smi import Smi
+from engine.telemetry.probes.nvml_calls import DriverGone, Lost, text
+from engine.telemetry.probes.nvml_card import Card, bus_id, driver_tuple
+from engine.telemetry.probes.xid import Xids
 from engine.telemetry.sample import GpuSample
 
 log = logging.getLogger(__name__)
@@ -35,7 +40,10 @@ def load_pynvml() -> Any:
 
 
 class NvidiaProbe:
-    """``load`` gives the bindings; ``root`` is where /proc, /sys and /dev are looked for."""
+    """``load`` gives the bindings; ``root`` is where /proc, /sys and /dev are looked for.
+
+    ``watch``: also follow Xids, and hold the throttle counters against what ``nvidia-smi`` prints.
+    """
 
     card_type: type[Card] = Card  # who wants less, or more, of each card names another
 
@@ -45,6 +53,7 @@ class NvidiaProbe:
         cadence_s: float,
         load: Callable[[], Any] = load_pynvml,
         clock: Callable[[], float] = time.monotonic,
+        watch: bool = False,
     ) -> None:
         self._root = root
         self._cadence_s = cadence_s
@@ -55,15 +64,20 @@ class NvidiaProbe:
         self._looked_at = float("-inf")
         self._not_before = float("-inf")
         self._cards: dict[str, Card] = {}
+        self._on_bus: list[str] = []  # bus ids, those asleep too
         self._driver: str | None = None
         self._error: str | None = None  # why NVML does not run though there is a card
+        self._watch = watch
+        self._smi: Smi | None = None
+        self._xids: Xids | None = None
 
     def read(self) -> GpuReading:
         if self._nvml is None and not self._start():
             return self._without_nvml()
         try:
             self._look_for_cards()
-            gpus = tuple(self._read(card) for card in self._ordered())
+            self._look_around()
+            gpus = tuple(self._told(card, self._read(card)) for card in self._ordered())
         except DriverGone as gone:
             self._stop(str(gone))
             return self._without_nvml()
@@ -72,17 +86,59 @@ class NvidiaProbe:
             facts=tuple(card.facts for card in self._ordered()),
             driver=self._driver,
             absent={card.index: dict(card.absent) for card in self._ordered() if card.absent},
+            extra={card.index: dict(card.extra) for card in self._ordered() if card.extra},
+            processes=tuple(
+                {**process, "gpu_index": card.index} for card in self._ordered() for process in card.processes
+            ),
         )
 
     def close(self) -> None:
         if self._nvml is not None:
             self._stop(None)
+        if self._smi is not None:
+            self._smi.close()
+        if self._xids is not None:
+            self._xids.close()
+
+    # What else tells of the cards.
+
+    def _look_around(self) -> None:
+        """Give each card the newest text of its counters; take the Xids that have come. Waits for nothing."""
+        if self._smi is not None:
+            wanted = any(card.wants_text and not card.lost for card in self._cards.values())
+            texts = self._smi.texts(wanted, lambda: not any(map(self._resting, self._on_bus)))
+            for card in self._cards.values():
+                card.text = texts.get(card.pci or "") or (next(iter(texts.values())) if self._alone(texts) else None)
+        if self._xids is not None:
+            self._xids.look(
+                [
+                    (card.uuid, card.pci, None if card.lost or self._resting(card.pci) else card.handle)
+                    for card in self._ordered()
+                ]
+            )
+            for card in self._cards.values():
+                if card.uuid in self._xids.hurry:
+                    card.hurry()
+
+    def _alone(self, texts: Mapping[str, Text]) -> bool:
+        """Whether a text can only be of the one card that there is, whose place on the bus is not known."""
+        return len(texts) == len(self._cards) == 1 and next(iter(self._cards.values())).pci is None
+
+    def _told(self, card: Card, row: GpuSample) -> GpuSample:
+        if self._xids is None:
+            return row
+        card.extra = {**card.extra, **self._xids.last(card.uuid, card.pci)}
+        xid = self._xids.news(card.uuid, card.pci)
+        return row if xid is None else replace(row, xid=xid)
+
+    def _resting(self, pci: str | None) -> bool:
+        return pci is not None and files.asleep(self._pci(pci))
 
     def _ordered(self) -> list[Card]:
         return sorted(self._cards.values(), key=lambda card: card.index)
 
     def _read(self, card: Card) -> GpuSample:
-        if card.pci and files.asleep(self._pci(card.pci)):
+        if self._resting(card.pci):
             return card.without_values("asleep")
         if card.lost:
             return card.without_values("lost")
@@ -114,7 +170,7 @@ class NvidiaProbe:
                 nvml.nvmlInitWithFlags(_NO_ATTACH)
             else:
                 nvml.nvmlInit()
-            self._driver = _text(nvml.nvmlSystemGetDriverVersion())
+            self._driver = text(nvml.nvmlSystemGetDriverVersion())
         except nvml.NVMLError as error:
             if self._error is None:
                 log.warning("NVML does not start: %s", error)
@@ -122,7 +178,18 @@ class NvidiaProbe:
             return False
         self._nvml, self._error = nvml, None
         self._started_at, self._looked_at = now, float("-inf")
+        for card in self._cards.values():
+            card.driver_is(driver_tuple(self._driver or ""))
+        if self._watch:
+            self._start_watching(nvml)
         return True
+
+    def _start_watching(self, nvml: Any) -> None:
+        self._xids = self._xids or Xids(self._root, self._clock)
+        self._xids.nvml(nvml)
+        program = nvidia_smi.find(self._root) if self._smi is None else None
+        if program is not None:
+            self._smi = Smi(program, self._clock)
 
     def _stop(self, why: str | None) -> None:
         nvml, self._nvml = self._nvml, None
@@ -132,6 +199,8 @@ class NvidiaProbe:
             log.warning("NVML stopped: %s", why)
         for card in self._cards.values():
             card.handle = None
+        if self._xids is not None:
+            self._xids.nvml(None)
         try:
             nvml.nvmlShutdown()
         except nvml.NVMLError:
@@ -150,7 +219,7 @@ class NvidiaProbe:
                 self._cards[pci] = self.card_type(position, f"pci-{pci}", pci, None, driver_tuple(""), self._cadence_s)
         gpus, absent = [], {}
         for card in self._ordered():
-            resting = card.pci is not None and files.asleep(self._pci(card.pci))
+            resting = self._resting(card.pci)
             gpus.append(card.without_values("asleep" if resting else "error"))
             if not resting and self._error:
                 absent[card.index] = {"state": self._error}
@@ -164,9 +233,13 @@ class NvidiaProbe:
             return
         lost = any(card.lost for card in self._cards.values())
         if lost and now - self._started_at >= REINIT_S:
+            if self._xids is not None:
+                self._xids.nvml(None)
             try:
                 nvml.nvmlShutdown()
                 nvml.nvmlInit()
+                if self._xids is not None:
+                    self._xids.nvml(nvml)
             except nvml.NVMLError as error:
                 raise DriverGone(f"NVML: {error}") from None
             self._started_at = now
@@ -174,7 +247,7 @@ class NvidiaProbe:
         answering = set()
         for handle in self._handles():
             try:
-                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+                uuid = text(nvml.nvmlDeviceGetUUID(handle))
             except nvml.NVMLError:
                 continue  # that one alone: lost, or on its way
             card = self._cards.get(uuid)
@@ -185,7 +258,7 @@ class NvidiaProbe:
             card.handle, card.lost = handle, False
             answering.add(uuid)
         for card in self._cards.values():
-            if card.uuid not in answering and not (card.pci and files.asleep(self._pci(card.pci))):
+            if card.uuid not in answering and not self._resting(card.pci):
                 if not card.lost:
                     log.warning("GPU %s (%s) is lost: the driver does not list it", card.index, card.uuid)
                     card.absent = {"state": "the driver does not list it"}
@@ -194,8 +267,8 @@ class NvidiaProbe:
     def _handles(self) -> list[Any]:
         """Handles of the cards that are awake. Asking for a card by index would wake one that sleeps."""
         nvml = self._nvml
-        pci = self._pci_cards()
-        awake = [card for card in pci if not files.asleep(self._pci(card))]
+        pci = self._on_bus = self._pci_cards()
+        awake = [card for card in pci if not self._resting(card)]
         get: Callable[[Any], Any]
         names: Iterable[Any]
         if len(awake) < len(pci):
@@ -216,7 +289,7 @@ class NvidiaProbe:
     def _new_card(self, uuid: str, handle: Any) -> Card:
         nvml = self._nvml
         try:
-            pci = bus_id(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+            pci = bus_id(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
         except (nvml.NVMLError, AttributeError, ValueError):
             pci = None
         index: int | None = None
@@ -249,7 +322,3 @@ class NvidiaProbe:
             if files.text(f"{base}/{name}/vendor") == _NVIDIA
             and (files.text(f"{base}/{name}/class") or "").startswith("0x03")
         ]
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

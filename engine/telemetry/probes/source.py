@@ -45,7 +45,7 @@ class RealSource:
         self.box = box or config.box_name()
         self._root = Path(root)
         self._deadline_s = min(deadline_s, cadence_s / 2)
-        self._nvidia = NvidiaProbe(self._root, cadence_s, load)
+        self._nvidia = NvidiaProbe(self._root, cadence_s, load, watch=True)
         self._amd = AmdProbe(self._root, cadence_s)
         mounts = ("/", data) if (data := _data_mount(self._root)) else ("/",)
         self._host: tuple[Guard[dict[str, Any]], ...] = (
@@ -102,9 +102,9 @@ class RealSource:
             values["zone_max_name"], values["zone_max_c"] = hottest
         else:
             absent.setdefault("zone_max_c", "no thermal zone or hwmon chip")
-        gpus, why = self._gpus(readings)
+        gpus, named = self._gpus(readings)
         values |= over_gpus(gpus)
-        sensors |= {"zones": zones, "absent": absent, "gpu_absent": why}
+        sensors |= named | {"zones": zones, "absent": absent}
         return BoxSample(
             box=self.box,
             at=datetime.now(UTC),
@@ -136,26 +136,22 @@ class RealSource:
         return host, readings
 
     def _gpus(self, readings: Mapping[str, GpuReading | None]) -> tuple[tuple[GpuSample, ...], dict[str, Any]]:
-        """The cards of all vendors under one numbering; those of a probe that did not answer are in error."""
+        """The cards of all vendors under one numbering, and their named values; a probe that is silent has errors."""
         gpus: list[GpuSample] = []
-        why: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        absent: dict[str, Any] = {}
+        processes: list[dict[str, Any]] = []
         offset = 0
         for guard in self._cards:
-            reading, known = readings[guard.name], self._known.get(guard.name)
-            if reading is None:
-                cards: tuple[GpuSample, ...] = tuple(
-                    GpuSample(gpu_index=card.gpu_index, gpu_uuid=card.gpu_uuid, state="error")
-                    for card in (known.gpus if known else ())
-                )
-                absent = {card.gpu_index: {"state": guard.error or "waiting after a failure"} for card in cards}
-            else:
-                cards, absent = reading.gpus, reading.absent
-            for card in cards:
+            known = self._known.get(guard.name)
+            reading = readings[guard.name] or _silent(known, guard.error or "waiting after a failure")
+            for card in reading.gpus:
                 gpus.append(replace(card, gpu_index=card.gpu_index + offset) if offset else card)
-                if card.gpu_index in absent:
-                    why[str(card.gpu_index + offset)] = absent[card.gpu_index]
+            extra |= {str(index + offset): part for index, part in reading.extra.items()}
+            absent |= {str(index + offset): part for index, part in reading.absent.items()}
+            processes += [part | {"gpu_index": part["gpu_index"] + offset} for part in reading.processes]
             offset = _next_index(known, offset)
-        return tuple(gpus), why
+        return tuple(gpus), {"gpus": extra, "processes": processes, "gpu_absent": absent}
 
 
 def over_gpus(gpus: tuple[GpuSample, ...]) -> dict[str, Any]:
@@ -178,6 +174,15 @@ def machine_id(root: Path) -> str:
         if found := files.text(f"{root}/{path}"):
             return found
     return ""
+
+
+def _silent(known: GpuReading | None, why: str) -> GpuReading:
+    """The cards of a probe that does not answer."""
+    cards = tuple(
+        GpuSample(gpu_index=card.gpu_index, gpu_uuid=card.gpu_uuid, state="error")
+        for card in (known.gpus if known else ())
+    )
+    return GpuReading(cards, absent={card.gpu_index: {"state": why} for card in cards})
 
 
 def _numbered_facts(readings: list[GpuReading]) -> list[tuple[int, GpuFacts]]:
