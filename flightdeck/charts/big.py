@@ -99,7 +99,8 @@ def big_chart(chart: Chart, width: int, height: int, marker: str = "braille", ca
     columns = _gathered(chart.columns, (width - MARGIN) * across) if across == 1 else chart.columns
     found = levels(columns, chart.scale, canvas * up)
     count = (width - MARGIN) * across
-    found = [None] * (count - len(found)) + found[-count:]
+    missing: list[Level | None] = [None] * (count - len(found))
+    found = missing + found[-count:]
     labels = value_ticks(chart.scale, canvas, chart.label, chart.unit)
     shift = len(found) - len(columns)
     cells = tuple((_cell(column, shift, across), text) for column, text in chart.ticks)

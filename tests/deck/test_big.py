@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from itertools import pairwise
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_value_ticks_are_round_and_never_touch() -> None:
             ticks = value_ticks(scale, rows)
             places = [row for row, _ in ticks]
             assert ticks and all(0 <= row < rows for row in places)
-            assert all(b - a > 1 for a, b in zip(places, places[1:], strict=False))
+            assert all(b - a > 1 for a, b in pairwise(places))
     assert [label for _, label in value_ticks((40.0, 100.0), 9)] == ["40", "60", "80", "100"]
     assert [label for _, label in value_ticks((0.0, 128 * 1024.0), 9, lambda mb: f"{mb / 1024:.0f}", 1024.0)] == [
         "0", "40", "80", "120",
