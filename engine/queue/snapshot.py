@@ -25,7 +25,7 @@ def queue_view(db: Db, project: str | None = None) -> dict[str, Any]:
     now = db.now()
     queued = queued_counts(db, project)
     running = _running(db, project)
-    lanes = _lanes(db, project, queued)
+    lanes = lanes_view(db, project, queued)
     found = {
         "at": now,
         "leader": leader(db),
@@ -149,7 +149,8 @@ def _projects(
     ]
 
 
-def _lanes(db: Db, project: str | None, queued: dict[tuple[str, str], int]) -> list[dict[str, Any]]:
+def lanes_view(db: Db, project: str | None, queued: dict[tuple[str, str], int]) -> list[dict[str, Any]]:
+    """Every lane: what it is, what is wanted of it and by whom, what waits for it (of ``queued``)."""
     orders = controls.all_orders(db)
     lanes = []
     for row in db.all(
