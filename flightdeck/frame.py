@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flightdeck.model.deck import Clock, Update
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from flightdeck.app import FlightDeckApp
+    from flightdeck.reader import Key
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,12 @@ def render_frame(
     store_name: str = "",
     plain: bool = False,
     read_only: bool = True,
+    answers: Mapping[Key, Any] | None = None,
 ) -> Frame:
-    """Draw what a deck would show after these updates (and keys pressed), at the time of the last one."""
+    """Draw what a deck would show after these updates (and keys pressed), at the time of the last one.
+
+    ``answers``: what the database would say to the pages' questions, by :func:`flightdeck.reader.question_key`.
+    """
     if not isinstance(updates, Sequence):
         updates = [updates]
     last = updates[-1]
@@ -48,9 +53,18 @@ def render_frame(
 
     async def draw() -> None:
         from flightdeck.app import FlightDeckApp
+        from flightdeck.reader import Canned
 
         app = FlightDeckApp(
-            None, project, read_only, ascii, theme=theme, store_name=store_name, plain=plain, clock=clock
+            None,
+            project,
+            read_only,
+            ascii,
+            theme=theme,
+            store_name=store_name,
+            plain=plain,
+            clock=clock,
+            reader=Canned(answers),
         )
         async with app.run_test(size=size) as pilot:
             await settle(app, pilot)

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Job, Lane
-from flightdeck.navigate import selected_job, selected_lane
-from flightdeck.orders import Call, Order, Outcome, cordon_order, job_order, lane_order, queue_order
+from flightdeck.navigate import selected_lane
+from flightdeck.orders import (
+    Call,
+    JobTarget,
+    Order,
+    Outcome,
+    cordon_order,
+    job_order,
+    lane_order,
+    model_order,
+    queue_order,
+    retry_order,
+)
 from flightdeck.screens.dialog import Choice, ConfirmScreen, PromptScreen
 from flightdeck.widgets.lines import Span
 
@@ -120,15 +131,28 @@ class Operator:
     # -- jobs
 
     def run_next(self) -> None:
-        box = self.app.current_box()
-        job = selected_job(self.app.scene, box, self.app.scene.cursor) if box is not None else None
+        """The chosen job where it waits; else the one whose id is typed."""
+        job = self.app.chosen_job()
+        if job is not None and job.status == "queued":
+            self._send(job_order("run_next", job.id, self.who, f"run {_title(job)} next"))
+            return
 
         def go(typed: str | None) -> None:
             number = (typed or "").strip()
             if number:
                 self._send(job_order("run_next", number, self.who, f"run job {number} next"))
 
-        self.app.push_screen(PromptScreen("RUN NEXT", job.id if job else "", "id of a queued job"), go)
+        self.app.push_screen(PromptScreen("RUN NEXT", "", "id of a queued job"), go)
+
+    def retry(self) -> None:
+        job = self.app.chosen_job()
+        if job is None:
+            self.app.say("choose a job first (j and k)", "warn")
+        elif job.status not in ("failed", "cancelled", "skipped"):
+            self.app.say(f"{_title(job)} is {job.status}: only what failed or was cancelled can be run again", "warn")
+        else:
+            what = f"run {job.run_id} of {_title(job)}" if job.family == "node" else _title(job)
+            self._send(retry_order(job, self.who, f"run again: {what}"))
 
     def cancel(self) -> None:
         self._job(
@@ -147,20 +171,45 @@ class Operator:
         )
 
     def _job(self, call: str, verb: str, effect: str, yes: Choice) -> None:
-        box = self.app.current_box()
-        job = selected_job(self.app.scene, box, self.app.scene.cursor) if box is not None else None
-        if box is None or job is None:
-            self.app.say("choose a job first: down moves from the lanes to the jobs", "warn")
+        job = self.app.chosen_job()
+        if job is None:
+            self.app.say("choose a job first (j and k)", "warn")
             return
-        name = f"job {job.id} {job.name} ({job.queue} on {box.name}, project {job.project})"
+        if call == "cancel_job" and job.status == "queued":
+            effect = "It has not begun."
+        if call == "cancel_job" and job.family == "node":
+            effect += " Its run fails."
 
         def go(answer: str | None) -> None:
             if answer:
-                self._send(job_order(call, job.id, self.who, f"{verb.lower()} {name}"))
+                self._send(job_order(call, job.id, self.who, f"{verb.lower()} {_title(job)}"))
 
-        if call == "cancel_job" and job.run_id:
-            effect += " Its run fails."
-        self.app.push_screen(ConfirmScreen(f"{verb} {name}?", [(effect, "text")], [yes]), go)
+        self.app.push_screen(ConfirmScreen(f"{verb} {_title(job)}?", [(effect, "text")], [yes]), go)
+
+    # -- models
+
+    def preload(self) -> None:
+        self._model("load", "LOAD A MODEL", "id of a model")
+
+    def unload(self) -> None:
+        self._model("unload", "UNLOAD A MODEL", "id of the model to drop")
+
+    def _model(self, action: str, label: str, about: str) -> None:
+        box = self.app.current_box()
+        lanes = [lane for lane in self.app.scene.lanes(box) if lane.raw_queue == "gpu"] if box is not None else []
+        if box is None or not lanes:
+            self.app.say("this box has no gpu lane", "warn")
+            return
+        lane = lanes[0]
+
+        def go(typed: str | None) -> None:
+            model = (typed or "").strip()
+            if model:
+                text = f"{action} {model}: gpu on {box.name}{self._whose(lane)}"
+                self._send(model_order(action, model, box.raw, lane, self.who, text))
+
+        known = lane.current_model if action == "unload" else ""
+        self.app.push_screen(PromptScreen(label, known, f"{about}, on {box.name}"), go)
 
     # -- undo
 
@@ -210,7 +259,8 @@ class Operator:
         since = self.app.scene.deck.view_age()
         for job in jobs[:JOBS_NAMED]:
             age = units.age(None if job.age_s is None else job.age_s + since)
-            details.append((f"  {job.queue}  {job.project}  {job.name}  on {job.box}  {age}", "text"))
+            whose = f"  {job.project}" if job.project != "-" else ""
+            details.append((f"  {job.queue}{whose}  {job.name}  on {job.box}  {age}", "text"))
         if count > len(jobs[:JOBS_NAMED]):
             details.append((f"  and {count - len(jobs[:JOBS_NAMED])} more", "dim"))
 
@@ -258,6 +308,14 @@ class Operator:
             return "" if shown == ["-"] else f", project {shown[0]}"
         more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
         return f", all {len(shown)} projects: {', '.join(shown[:4])}{more}"
+
+
+def _title(job: JobTarget) -> str:
+    """``job 200 comfyui_video (gpu on spark, project lm_content)``; what is not known is not said."""
+    where = " on ".join(part for part in (job.queue, job.box) if part)
+    whose = f"project {job.project}" if job.project not in ("", "-") else ""
+    about = ", ".join(part for part in (where, whose) if part)
+    return f"job {job.id} {job.name}" + (f" ({about})" if about else "")
 
 
 def _jobs_of(box: Box, lane: Lane) -> list[Job]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flightdeck.model.fleet import Box, Lane
+from flightdeck.model.fleet import Box, Job, Lane
 
 if TYPE_CHECKING:
     from engine.store import Store
@@ -24,7 +24,7 @@ PENDING_MOST = 8
 
 @dataclass(frozen=True)
 class Call:
-    """One call of ``engine.queue.operate``: its name and arguments."""
+    """One call of the engine (``engine.queue.operate``, a retry, an order about a model): its name and arguments."""
 
     name: str
     arguments: dict[str, Any]
@@ -45,6 +45,25 @@ class Outcome:
     order: Order
     ok: bool
     text: str
+
+
+@dataclass(frozen=True)
+class JobTarget:
+    """The job that a key is about, as a page knows it. ``status`` as in the database."""
+
+    id: str
+    family: str  # node or ingest
+    name: str
+    queue: str = ""
+    box: str = ""
+    project: str = ""  # as it is shown: ``-`` has no name
+    run_id: str = ""
+    status: str = "running"
+
+
+def job_target(box: Box, job: Job) -> JobTarget:
+    """A running job of the view."""
+    return JobTarget(job.id, job.family, job.name, job.queue, box.name, job.project, job.run_id)
 
 
 def lane_order(action: str, targets: Sequence[tuple[Box, Lane]], policy: str, who: str, text: str) -> Order:
@@ -97,6 +116,22 @@ def job_order(name: str, job_id: str, who: str, text: str) -> Order:
     return Order(text, (Call(name, {"job_id": job_id, "requested_by": who}),))
 
 
+def retry_order(job: JobTarget, who: str, text: str) -> Order:
+    """A failed node is run again with its run, whose finished nodes are taken over; an ingest job by itself."""
+    if job.family == "node":
+        return Order(text, (Call("retry_run", {"run_id": job.run_id, "requested_by": who}),))
+    return job_order("retry_job", job.id, who, text)
+
+
+def model_order(action: str, model: str, box: str, lane: Lane, who: str, text: str) -> Order:
+    """Load a model into a free slot of the lanes behind a row, or have them drop it."""
+    calls = [
+        {"action": action, "model": model, "box": box, "queue": part.raw_queue, "project": part.raw_project}
+        for part in lane.parts
+    ]
+    return Order(text, tuple(Call("order_model", {**call, "requested_by": who}) for call in calls))
+
+
 def _lane_call(action: str, box: str, lane: Lane, policy: str, who: str) -> Call:
     where = {"box": box, "queue": lane.raw_queue, "project": lane.raw_project, "requested_by": who}
     return _call(action, where, policy)
@@ -147,7 +182,6 @@ class OrderDesk:
 
     def _carry_out(self, order: Order) -> Outcome:
         from engine.errors import EngineError
-        from engine.queue import operate
 
         began = time.monotonic()
         try:
@@ -155,7 +189,7 @@ class OrderDesk:
                 self._store = self.opener()
             with self._store.connect("deck orders", timeout_s=DEADLINE_S / 2) as db:
                 with db.transaction():
-                    done = [getattr(operate, call.name)(db, **call.arguments) for call in order.calls]
+                    done = [_function(call.name)(db, **call.arguments) for call in order.calls]
             return Outcome(
                 order, True, _sum_up(order, [item.message for item in done], sum(item.changed for item in done))
             )
@@ -164,6 +198,16 @@ class OrderDesk:
         except Exception as error:  # whatever the driver says: the operator must see that nothing was done
             late = " (no answer)" if time.monotonic() - began > DEADLINE_S / 2 else ""
             return Outcome(order, False, f"{order.text}: {type(error).__name__}: {error}{late}")
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """What carries a call out. Imported on the desk's thread, when something is ordered."""
+    from engine.dag.retry import retry_run
+    from engine.queue import operate
+    from engine.queue.models import order_model
+
+    elsewhere: dict[str, Callable[..., Any]] = {"retry_run": retry_run, "order_model": order_model}
+    return elsewhere.get(name) or getattr(operate, name)
 
 
 def _sum_up(order: Order, messages: list[str], changed: int) -> str:

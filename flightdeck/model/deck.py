@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
 from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes, read_view
 from flightdeck.model.text import clean
-from flightdeck.model.traces import History, slot_of
+from flightdeck.model.traces import STEP_S, History, slot_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ class Deck:
     histories: dict[str, History] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
     loaded: bool = False
+    pasts: dict[tuple[str, int], History] = field(default_factory=dict)  # longer than an hour, by box and span
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
     def apply(self, update: Update) -> tuple[set[str], bool]:
@@ -99,6 +101,9 @@ class Deck:
                 urgent = True
             self.histories[sample.box].add(sample)
             changed.add(sample.box)
+            for (raw, _), past in self.pasts.items():
+                if raw == sample.box:
+                    past.add(sample)  # until the database is asked again
         if update.view is not None:
             view = read_view(update.view)
             old = {box.raw: box for box in self.view.boxes}
@@ -118,8 +123,14 @@ class Deck:
         still = copy.copy(self)
         still.clock = Clock(lambda: mono, lambda: wall)
         still.histories = {name: history.copy() for name, history in self.histories.items()}
+        still.pasts = {key: history.copy() for key, history in self.pasts.items()}
         still.link = copy.copy(self.link)
         return still
+
+    def forget(self) -> None:
+        """Know nothing, as at the start (a replay has jumped)."""
+        self.view, self.view_mono, self.loaded, self._skew = View(), 0.0, False, None
+        self.histories, self.pasts, self.link = {}, {}, Link()
 
     # -- times
 
@@ -154,6 +165,21 @@ class Deck:
     def history(self, box: Box) -> History:
         return self.histories.get(box.raw) or _EMPTY
 
+    def past(self, box: Box, span_s: int) -> History:
+        """What is known of a box over a span: up to an hour from its samples, beyond it what was read; empty before."""
+        if span_s <= HOUR_S:
+            return self.history(box)
+        return self.pasts.get((box.raw, span_s)) or _EMPTY_PASTS[slot_step(span_s)]
+
+    def take_past(self, raw: str, span_s: int, answer: Mapping[str, Any]) -> None:
+        """Keep the answer to the question "span" for a box."""
+        past = History(slot_step(span_s))
+        past.load_span(answer)
+        before = self.pasts.get((raw, span_s))
+        if before is not None:
+            past.ranges = before.ranges
+        self.pasts[(raw, span_s)] = past
+
     def sample_age(self, box: Box) -> float | None:
         latest = self.history(box).latest
         return None if latest is None else max(0.0, (self.now() - latest.at).total_seconds())
@@ -170,9 +196,9 @@ class Deck:
             return "blind"
         return "new" if age is None and not box.lanes else "down"
 
-    def end_slot(self, box: Box) -> int:
+    def end_slot(self, box: Box, step_s: int = STEP_S) -> int:
         """The slot at the right edge of every trace."""
-        return slot_of(self.now())
+        return slot_of(self.now(), step_s)
 
     def lanes(self, box: Box, project: str | None) -> tuple[Lane, ...]:
         """Rows of a box: merged per queue in ``all`` (None), else those of one project."""
@@ -190,6 +216,7 @@ class Deck:
 
 
 _EMPTY = History()
+_EMPTY_PASTS = {slot_step(span_s): History(slot_step(span_s)) for span_s in SPANS_S}
 
 
 def _telling(view: View) -> str:

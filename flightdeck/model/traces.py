@@ -1,7 +1,8 @@
-"""The past hour of one box in fixed slots, from which every trace and the throttle strip are read.
+"""The past of one box in fixed slots, from which every trace and the throttle strip are read.
 
-Times are snapped: a slot is 5 s of the epoch, a dot column a whole number of slots, so a trace never shifts between
-rolls. A slot without a reading is a gap (None), never 0. Minute rows bring their minimum and maximum, so a spike stays.
+Times are snapped: a slot is 5 s of the epoch (longer in a history of hours or days), a dot column a whole number of
+slots, so a trace never shifts between rolls. A slot without a reading is a gap (None), never 0. Minute rows bring their
+minimum and maximum, so a spike stays.
 """
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from __future__ import annotations
 import copy
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from flightdeck.model.axis import HOUR_S, SLOTS
 from flightdeck.model.units import known
 
 if TYPE_CHECKING:
     from engine.telemetry.sample import BoxSample, GpuSample
 
 STEP_S = 5
-HOUR_S = 3600
-SLOTS = HOUR_S // STEP_S
 _RING = SLOTS + 24  # some slack, so that a column at the left edge is whole
 _MINUTE = 60 // STEP_S
 
@@ -34,13 +34,13 @@ SEVERITY = "BTPCS"  # which letter a cell shows when several causes share it
 _HIDDEN_MS = 100.0  # less than a tenth of a second is noise of the counters
 
 
-def slot_of(at: datetime) -> int:
+def slot_of(at: datetime, step_s: int = STEP_S) -> int:
     """The slot that holds an instant."""
-    return int(at.timestamp() // STEP_S)
+    return int(at.timestamp() // step_s)
 
 
 class Ring:
-    """Minimum and maximum per slot of one metric over a little more than an hour."""
+    """Minimum and maximum per slot of one metric over a little more than the span."""
 
     __slots__ = ("_drawn", "hi", "last", "lo", "newest", "stamp")
 
@@ -81,9 +81,13 @@ class Ring:
         return out
 
     def _column(self, index: int, width: int) -> Pair | None:
+        return self.over(index * width, width)
+
+    def over(self, first: int, count: int) -> Pair | None:
+        """Lowest and highest reading in ``count`` slots from ``first`` on; None: none."""
         lo, hi, stamp = self.lo, self.hi, self.stamp
         low, high = math.inf, -math.inf
-        for slot in range(index * width, (index + 1) * width):
+        for slot in range(first, first + count):
             at = slot % _RING
             if stamp[at] == slot:
                 low = min(low, lo[at])
@@ -166,8 +170,10 @@ class Sums:
                 return cause
         return "." if seen else " "
 
-    def totals(self, end: int) -> tuple[dict[str, float], int]:
-        """Milliseconds per cause and brakes over the hour that ends with slot ``end``."""
+    def totals(self, end: int, slots: int = SLOTS) -> tuple[dict[str, float], int]:
+        """Milliseconds per cause and brakes over the ``slots`` slots that end with slot ``end``."""
+        if slots < SLOTS:
+            return self._part(end - slots + 1, slots)
         oldest = end - SLOTS + 1
         if oldest > self._oldest:
             for slot in range(max(self._oldest, oldest - _RING), oldest):
@@ -176,6 +182,12 @@ class Sums:
             self._oldest = oldest
         # Sums that go up and down by floating point may end a hair below nothing.
         return {cause: max(0.0, value) for cause, value in self._total.items()}, round(max(0.0, self._total_brakes))
+
+    def _part(self, first: int, count: int) -> tuple[dict[str, float], int]:
+        """The same over any part of what is kept, added up anew."""
+        seen = [slot % _RING for slot in range(first, first + count) if self.stamp[slot % _RING] == slot]
+        total = {cause: sum(values[index] for index in seen) for cause, values in self.ms.items()}
+        return total, round(sum(self.brakes[index] for index in seen))
 
 
 @dataclass(frozen=True)
@@ -207,9 +219,10 @@ BY_KEY = {metric.key: metric for metric in METRICS}
 
 
 class History:
-    """Everything the deck keeps of one box's hour, and its newest sample."""
+    """Everything the deck keeps of one box over a span, and its newest sample. ``step_s``: seconds per slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_s: int = STEP_S) -> None:
+        self.step_s = step_s
         self.rings = {metric.key: Ring() for metric in METRICS}
         self.throttle = Sums()
         self.throttle_offered = False
@@ -236,13 +249,65 @@ class History:
         """One detail sample."""
         if self.latest is not None and sample.tier == self.latest.tier and sample.at == self.latest.at:
             return  # the same row by notification and by gap fill
-        slot = slot_of(sample.at)
+        slot = slot_of(sample.at, self.step_s)
         spans = self._readings(sample, slot, 1)
         ms, brakes = self._causes(sample)
         self.throttle.put(slot, ms, brakes)
         if self.latest is None or sample.at >= self.latest.at:
             self._newest(sample, spans)
         self.version += 1
+
+    def load_span(self, answer: Mapping[str, Any]) -> None:
+        """Fill from the answer to the question "span" (:mod:`engine.telemetry.spans`): buckets of the database.
+
+        What is missing in it or makes no sense is a gap.
+        """
+        starts = _numbers(answer.get("at"))
+        bucket_s = _numbers([answer.get("step_s")])[0] or self.step_s
+        boxes, gpus = _table(answer, "box_values"), _table(answer, "gpu_values")
+        sums, cards = _table(answer, "box_sums"), _table(answer, "gpu_sums")
+        masked = answer.get("mask") if isinstance(answer.get("mask"), Sequence) else ()
+        for index, start in enumerate(starts):
+            if start is None:
+                continue
+            first = int(start // self.step_s)
+            count = max(1, round(bucket_s / self.step_s))
+            for metric in METRICS:
+                triple = _item((gpus if metric.gpu else boxes).get(metric.column), index)
+                pair = _numbers(triple if isinstance(triple, Sequence) else ())[:2]
+                if len(pair) == 2 and pair[0] is not None and pair[1] is not None:
+                    self.rings[metric.key].put(first, count, pair[0], pair[1])
+            self._bucket_sums(first, count, index, sums, cards)
+        self.sampled_source = any(masked or ())
+        self.version += 1
+
+    def _bucket_sums(
+        self, first: int, count: int, index: int, boxes: Mapping[str, Any], cards: Mapping[str, Any]
+    ) -> None:
+        """Throttling of one bucket, spread over its slots. A box's own column counts before those of its GPUs."""
+
+        def read(table: Mapping[str, Any], *names: str) -> float | None:
+            return _worst(_numbers([_item(table.get(name), index)])[0] for name in names)
+
+        found = {
+            "P": _first(read(boxes, "power_ms"), read(cards, "sw_power_ms")),
+            "T": _first(read(boxes, "thermal_ms"), read(cards, "sw_thermal_ms", "hw_thermal_ms")),
+            "B": read(cards, "hw_brake_ms"),
+            "S": read(cards, "sync_boost_ms"),
+            "C": read(boxes, "cpu_throttle_ms"),
+        }
+        ms = {cause: max(0.0, value) / count for cause, value in found.items() if value is not None}
+        brakes = _first(read(boxes, "brakes"), read(cards, "brakes"))
+        self.throttle_offered = self.throttle_offered or bool(ms) or brakes is not None
+        for slot in range(first, first + count):
+            self.throttle.put(slot, ms, (brakes or 0.0) / count)
+
+    def at(self, key: str, instant: datetime, width_s: float | None = None) -> Pair | None:
+        """Lowest and highest reading of a metric in the column of an instant: ``width_s`` seconds, snapped; None: six
+        slots, which is one step of scrubbing. None: no reading there."""
+        slots = 6 if width_s is None else max(1, round(width_s / self.step_s))
+        first = slot_of(instant, self.step_s) // slots * slots
+        return self.rings[key].over(first, slots)
 
     def _minute(self, row: BoxSample, edge: int | None) -> None:
         first = int(row.at.timestamp() // 60) * _MINUTE
@@ -316,11 +381,11 @@ def gpu_identity(gpu: GpuSample) -> str:
     return gpu.gpu_uuid or f"#{gpu.gpu_index}"
 
 
-def column_width(cells: int, span_s: int = HOUR_S) -> tuple[int, int]:
-    """For a trace of ``cells`` characters (two dot columns each): slots per column, and how many columns an hour needs."""
+def column_width(cells: int, span_s: int = HOUR_S, step_s: int = STEP_S) -> tuple[int, int]:
+    """For a trace of ``cells`` characters (two dot columns each): slots per column, and how many columns the span needs."""
     dots = max(2, cells * 2)
-    width = max(1, math.ceil(span_s / STEP_S / dots))
-    return width, min(dots, math.ceil(span_s / STEP_S / width))
+    width = max(1, math.ceil(span_s / step_s / dots))
+    return width, min(dots, math.ceil(span_s / step_s / width))
 
 
 def find_range(kind: str, low: float, high: float, hint: float | None = None) -> Pair:
@@ -375,3 +440,23 @@ def _span(sample: BoxSample, metric: Metric) -> Span | None:
 
 def _worst(values: Iterable[float | int | None]) -> float | None:
     return max((float(value) for value in values if value is not None and known(value)), default=None)
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _table(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = answer.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _item(values: Any, index: int) -> Any:
+    return values[index] if isinstance(values, Sequence) and index < len(values) else None
+
+
+def _numbers(values: Any) -> list[float | None]:
+    """What is a finite number, as one; everything else None."""
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return []
+    return [float(value) if known(value) and not isinstance(value, bool) else None for value in values]

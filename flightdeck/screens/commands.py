@@ -9,13 +9,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from flightdeck.actions import Action
+from flightdeck.actions import Action, on_page
 from flightdeck.screens.sheet import Sheet
 from flightdeck.widgets.lines import Line, Row
 
 
-class CommandsScreen(Sheet[str]):
-    TITLE_TEXT = "COMMANDS"
+class CommandsScreen(Sheet):
+    """Over a page: what can be done there. ``page`` is its name."""
+
+    PAGE = "commands"
+    ONLY = frozenset({"quit"})
     KEYS = "type to narrow   enter do it   esc back"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False, priority=True),
@@ -24,8 +27,9 @@ class CommandsScreen(Sheet[str]):
         Binding("ctrl+c,ctrl+q", "app.act('quit')", show=False, priority=True),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, page: str = "fleet") -> None:
         super().__init__()
+        self.of = page
         self.typed = ""
 
     def compose(self) -> ComposeResult:
@@ -40,7 +44,7 @@ class CommandsScreen(Sheet[str]):
         words = self.typed.lower().split()
         return [
             action
-            for action in self.deck_app.actions
+            for action in on_page(self.deck_app.actions, self.of)
             if action.palette and all(word in f"{action.title} {action.about}".lower() for word in words)
         ]
 
@@ -55,6 +59,23 @@ class CommandsScreen(Sheet[str]):
             lines.append(row.done())
         return lines or [Row(width).add("   no such command", "faint").done()]
 
+    @property
+    def main_height(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def redraw(self, changed: set[str] | None = None) -> None:
+        if self.ready:
+            self.draw_main(changed)
+
+    def draw_edges(self) -> None:
+        """There are none."""
+
+    def body(self, width: int, height: int) -> list[Line]:
+        lines = super().body(width, height - 2)
+        lines.insert(0, Row(width).add(" COMMANDS ", "title").done())
+        lines += [Row(width).done() for _ in range(height - 1 - len(lines))]
+        return [*lines, Row(width).add(f" {self.KEYS}", "dim").done()]
+
     @on(Input.Changed)
     def narrow(self, event: Input.Changed) -> None:
         self.typed, self.index = event.value, 0
@@ -67,6 +88,9 @@ class CommandsScreen(Sheet[str]):
     def picked(self, index: int) -> None:
         found = self.entries()
         self.dismiss(found[index].id if index < len(found) else None)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
 
     def on_click(self, event: events.Click) -> None:
         row = self.top + event.screen_y - 2

@@ -7,9 +7,8 @@ from flightdeck.widgets.header import clock_text, event_tone
 from flightdeck.widgets.lines import Line, Row
 
 
-class EventsScreen(Sheet[None]):
-    TITLE_TEXT = "EVENTS"
-    KEYS = "j k scroll   esc back"
+class EventsScreen(Sheet):
+    PAGE = "events"
     PICKS = False
 
     def heading(self, width: int) -> Line:

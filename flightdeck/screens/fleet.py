@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING, cast
 
 from rich.cells import cell_len
 from textual import events
-from textual.app import ComposeResult
 from textual.containers import Container
 from textual.geometry import Region
-from textual.screen import Screen
+from textual.widget import Widget
 
-from flightdeck.actions import hints
 from flightdeck.model.fleet import Box
+from flightdeck.navigate import selected_job
+from flightdeck.orders import JobTarget, job_target
+from flightdeck.screens.page import Page
 from flightdeck.sorting import SORTS
 from flightdeck.widgets.arrange import Arrangement, Place, arrange
 from flightdeck.widgets.box_card import Drawn, card, one_row, opened, shape_of
-from flightdeck.widgets.header import Tabs, banner_line, event_line, header_line, key_line
 from flightdeck.widgets.lines import Line, LineView, Row, Span
 from flightdeck.widgets.scene import Cursor
 
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
-
-TINY_W, TINY_H = 50, 9
 
 
 class BoxPane(LineView):
@@ -56,79 +54,37 @@ class BoxPane(LineView):
         deck_app.point_at(self.targets.get(event.y, Cursor(self.box)), twice=event.chain > 1)
 
 
-class FleetScreen(Screen[None], inherit_bindings=False):
-    """Header, cards or rows, event line, key line. On a terminal too small for that: one line that says so."""
+class FleetScreen(Page):
+    """Cards next to each other, or rows with the focused box opened."""
+
+    PAGE = "fleet"
+    FILTERS = "box, queue, model, project or job"
 
     def __init__(self) -> None:
         super().__init__()
         self.arrangement = Arrangement((), 1)
-        self._tabs = Tabs([])
-        self.ready = False  # between mount and unmount; updates also come before and after
-        self.lines = {name: LineView(id=name) for name in ("tiny", "header", "banner", "events", "keys")}
-        self.body = Container(id="fleet")
+        self.area = Container(id="fleet")
         self.panes: list[BoxPane] = []
 
-    @property
-    def deck_app(self) -> FlightDeckApp:
-        return cast("FlightDeckApp", self.app)
-
-    def compose(self) -> ComposeResult:
-        for name in ("tiny", "header", "banner"):
-            yield self.lines[name]
-        yield self.body
-        for name in ("events", "keys"):
-            yield self.lines[name]
-
-    def on_mount(self) -> None:
-        self.ready = True
-        self.redraw()
-
-    def on_unmount(self) -> None:
-        self.ready = False
-
-    def on_resize(self) -> None:
-        self.redraw()
-
-    def on_screen_resume(self) -> None:
-        self.redraw()
-
-    def on_click(self, event: events.Click) -> None:
-        if event.screen_y != 0:
-            return
-        for start, stop, project in self._tabs.places:
-            if start <= event.screen_x < stop:
-                self.deck_app.show_project(project)
+    def main(self) -> Widget:
+        return self.area
 
     # -- drawing
 
-    def redraw(self, changed: set[str] | None = None) -> None:
-        """Bring the screen up to date; ``changed`` names the boxes that may look different, None means all."""
-        if not self.ready:
-            return
+    def draw_main(self, changed: set[str] | None) -> None:
         app = self.deck_app
-        width, height = self.size
-        tiny = width < TINY_W or height < TINY_H
-        self.set_class(tiny, "tiny")
-        if tiny:
-            text = f"flightdeck: {width}x{height} is too small, {TINY_W}x{TINY_H} is the least"
-            self._line("tiny", Row(width).add(text, "text").done())
-            return
-        if app.settle():
-            changed = None
-        self.draw_header()
+        width, room = self.size.width, self.main_height
         boxes = app.boxes()
         focus = next((index for index, box in enumerate(boxes) if box.raw == app.scene.cursor.box), 0)
-        room = height - 3 - (1 if self.has_class("banner") else 0)
         arrangement = arrange(len(boxes), focus, width, room, app.expanded)
         if arrangement != self.arrangement or not boxes:
             changed = None
             self.arrangement = arrangement
-        self.draw_bottom()
         panes = self.panes
         wanted = max(1, len(arrangement.places))
         while len(panes) < wanted:
             pane = BoxPane()
-            self.body.mount(pane)
+            self.area.mount(pane)
             panes.append(pane)
             changed = None
         for pane in panes[wanted:]:
@@ -166,25 +122,6 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         if old:
             self.redraw(old)
 
-    def draw_header(self) -> None:
-        app = self.deck_app
-        width = self.size.width
-        line, self._tabs = header_line(
-            app.scene.deck, app.scene.project, width, app.store_name, app.frozen_s(), app.read_only
-        )
-        self._line("header", line)
-        banner = banner_line(app.deck, width)
-        if (banner is not None) != self.has_class("banner"):
-            self.set_class(banner is not None, "banner")
-        if banner is not None:
-            self._line("banner", banner)
-
-    def draw_bottom(self) -> None:
-        app = self.deck_app
-        width = self.size.width
-        self._line("events", event_line(app.scene.deck, app.scene.deck.events(app.scene.project), width, app.message()))
-        self._line("keys", key_line(hints(app.actions), width, self._place_text()))
-
     def _explain(self, pane: BoxPane, width: int, height: int, filtered: bool) -> None:
         pane.display = True
         pane.put_at(Place(0, "card", 0, 0, width, height))
@@ -197,11 +134,22 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         pane.box = ""
         pane.show(rows, app.ink, app.glyphs.ascii)
 
-    def _place_text(self) -> str:
-        """Right end of the key line: filter, order, and where in the fleet the cursor is when not all of it is shown."""
+    def next_sort(self) -> str:
+        app = self.deck_app
+        app.sort_index = (app.sort_index + 1) % len(SORTS)
+        return f"boxes by {SORTS[app.sort_index].name}"
+
+    def chosen_job(self) -> JobTarget | None:
+        app = self.deck_app
+        box = app.current_box()
+        job = selected_job(app.scene, box, app.scene.cursor) if box is not None else None
+        return job_target(box, job) if box is not None and job is not None else None
+
+    def place_text(self) -> str:
+        """Filter, order, and where in the fleet the cursor is when not all of it is shown."""
         app = self.deck_app
         boxes = app.boxes()
-        parts = [f"/{app.filter_text}"] if app.filter_text else []
+        parts = [f"/{self.filter_text}"] if self.filter_text else []
         if app.sort_index:
             parts.append(f"by {SORTS[app.sort_index].name}")
         if boxes and (self.arrangement.above or self.arrangement.below):
@@ -214,7 +162,7 @@ class FleetScreen(Screen[None], inherit_bindings=False):
         app = self.deck_app
         if not app.deck.loaded:
             return [("Connecting to the database", "bright"), (app.store_name, "dim"), (app.deck.link.error, "warn")]
-        if app.filter_text or filtered:
+        if self.filter_text or filtered:
             return [("No box matches the filter.", "bright"), ("esc clears it", "dim")]
         return [
             ("No boxes yet.", "bright"),
@@ -223,7 +171,3 @@ class FleetScreen(Screen[None], inherit_bindings=False):
             ("flightdeck up      runs this box: recorder, orchestrator, lanes", "dim"),
             ("flightdeck demo    shows a living fleet, needs nothing", "dim"),
         ]
-
-    def _line(self, name: str, line: Line) -> None:
-        app = self.deck_app
-        self.lines[name].show([line], app.ink, app.glyphs.ascii)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flightdeck.actions import GROUPS
+from flightdeck.actions import GROUPS, PAGE_KEYS
 from flightdeck.screens.sheet import Sheet
 from flightdeck.widgets.lines import Line, Row
 
@@ -37,10 +37,17 @@ LETTERS = (
 )
 
 
-class HelpScreen(Sheet[None]):
-    TITLE_TEXT = "HELP"
-    KEYS = "j k scroll   esc back"
+class HelpScreen(Sheet):
+    """``page``: from where help was asked for; its keys come first."""
+
+    PAGE = "help"
     PICKS = False
+    ONLY = frozenset({*PAGE_KEYS, "back", "help", "theme", "refresh", "quit"})
+    LOCAL_KEYS = (("j k", "scroll"), ("esc", "back"))
+
+    def __init__(self, page: str = "fleet") -> None:
+        super().__init__()
+        self.of = page
 
     def rows(self, width: int) -> list[Line]:
         app = self.deck_app

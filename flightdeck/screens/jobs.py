@@ -7,6 +7,7 @@ from rich.cells import cell_len
 from flightdeck.charts.cells import bar
 from flightdeck.model import units
 from flightdeck.model.fleet import Job
+from flightdeck.orders import JobTarget
 from flightdeck.screens.sheet import Sheet
 from flightdeck.widgets.lines import Line, Row, fit
 from flightdeck.widgets.scene import Cursor
@@ -17,26 +18,13 @@ PROGRESS_MIN = 9
 _HEADS = ("id", "queue", "box", "project", "name", "progress")
 
 
-class JobsScreen(Sheet[None]):
-    TITLE_TEXT = "JOBS"
+class JobsScreen(Sheet):
+    PAGE = "jobs"
+    LOCAL_KEYS = (("j k", "move"), ("enter", "its box"), ("esc", "back"))
 
     def __init__(self) -> None:
         super().__init__()
         self.jobs: list[tuple[str, Job]] = []
-
-    @property
-    def KEYS(self) -> str:  # type: ignore[override]
-        return (
-            "j k move   enter its box   x cancel   X kill   esc back"
-            if not self.deck_app.read_only
-            else "j k move   enter its box   esc back"
-        )
-
-    def on_mount(self) -> None:
-        for action in self.deck_app.actions:
-            if action.id in ("cancel", "kill", "run_next", "help", "events", "fleet"):
-                self._bindings.bind(",".join(action.keys), f"on_job('{action.id}')", show=False)
-        super().on_mount()
 
     def note(self) -> str:
         where = (
@@ -101,17 +89,14 @@ class JobsScreen(Sheet[None]):
     def picked(self, index: int) -> None:
         if index < len(self.jobs):
             box, job = self.jobs[index]
-            self.dismiss(None)
+            self.deck_app.show_page("fleet")
             self.deck_app.point_at(Cursor(box, "", job.id))
 
-    def action_on_job(self, name: str) -> None:
-        """Act on the chosen job; other keys act as on the fleet."""
-        if name in ("cancel", "kill", "run_next") and self.index < len(self.jobs):
-            box, job = self.jobs[self.index]
-            self.deck_app.scene.cursor = Cursor(box, "", job.id)
-        elif name in ("fleet", "events"):
-            self.dismiss(None)
-        self.deck_app.action_act(name)
+    def chosen_job(self) -> JobTarget | None:
+        if self.index >= len(self.jobs):
+            return None
+        _, job = self.jobs[self.index]
+        return JobTarget(job.id, job.family, job.name, job.queue, job.box, job.project, job.run_id)
 
 
 def _name(job: Job) -> str:

@@ -1,106 +1,88 @@
-"""What help, jobs, events and the command list share: a frame of lines over the fleet, a cursor, keys to leave."""
+"""A page of lines: a list with a cursor, or a drawing of its whole area."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import ClassVar
 
 from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
+from textual.widget import Widget
 
+from flightdeck.screens.page import Page
 from flightdeck.widgets.lines import Line, LineView, Row
 
-if TYPE_CHECKING:
-    from flightdeck.app import FlightDeckApp
 
-T = TypeVar("T")
+class Sheet(Page):
+    """A list page gives ``rows(width)``, and ``heading`` and ``note`` if it has them; a page that draws everything itself
+    overrides ``body(width, height)``.
+    """
 
-
-class Sheet(ModalScreen[T], inherit_bindings=False):
-    """A full-screen list: title, rows, a line of keys. Subclasses say what the rows are."""
-
-    TITLE_TEXT = ""
-    KEYS = "esc back"
-    PICKS = True  # whether a row can be chosen
+    PICKS: ClassVar[bool] = True  # whether a row can be chosen; else j and k scroll
+    LOCAL_KEYS: ClassVar[tuple[tuple[str, str], ...]] = (("j k", "move"), ("esc", "back"))
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "leave", show=False),
-        Binding("ctrl+c,ctrl+q", "app.act('quit')", show=False),
         Binding("down,j", "move(1)", show=False),
         Binding("up,k", "move(-1)", show=False),
         Binding("pagedown,ctrl+d", "page(1)", show=False),
         Binding("pageup,ctrl+u", "page(-1)", show=False),
         Binding("home,g", "edge(0)", show=False),
-        Binding("end,G", "edge(1)", show=False),
+        Binding("end,G,upper_g", "edge(1)", show=False),
         Binding("enter", "pick", show=False),
     ]
 
     def __init__(self) -> None:
-        super().__init__(classes="flat")
+        super().__init__()
         self.index = 0
         self.top = 0
+        self.above = 0  # lines of the body before the first row
+        self.count = 0  # rows there are
         self.view = LineView(id="sheet", classes="sheet")
 
-    @property
-    def deck_app(self) -> FlightDeckApp:
-        return cast("FlightDeckApp", self.app)
+    def main(self) -> Widget:
+        return self.view
 
-    def compose(self) -> ComposeResult:
-        yield self.view
-
-    @abstractmethod
     def rows(self, width: int) -> list[Line]:
-        """All rows, as wide as the screen; the chosen one is marked by the sheet."""
+        """All rows, as wide as the screen; the page marks the chosen one (``index``) itself."""
+        return []
 
     def heading(self, width: int) -> Line | None:
-        """A line under the title that stays."""
+        """A line over the rows that stays."""
         return None
 
+    def note(self) -> str:
+        """What stands in the title line: how many, of what. Empty: no such line."""
+        return ""
+
     def picked(self, index: int) -> None:
-        """Enter, or a click on the chosen row."""
+        """Enter, or a double click on the chosen row."""
 
-    def on_mount(self) -> None:
-        self.redraw()
-
-    def on_resize(self) -> None:
-        self.redraw()
-
-    def redraw(self, changed: set[str] | None = None) -> None:
-        if not self.is_mounted:
-            return
-        width, height = self.size
-        if width < 2 or height < 4:
-            return
+    def body(self, width: int, height: int) -> list[Line]:
+        """``height`` lines of ``width`` cells."""
+        note = self.note()
         rows = self.rows(width)
-        self.index = min(max(0, self.index), max(0, len(rows) - 1))
         heading = self.heading(width)
-        room = height - 2 - (1 if heading else 0)
+        self.count = len(rows)
+        self.index = min(max(0, self.index), max(0, len(rows) - 1))
+        head = [Row(width).add(note, "dim").done()] if note else []
+        if heading:
+            head.append(heading)
+        self.above = len(head)
+        room = max(1, height - len(head))
         if self.PICKS:
             self.top = min(max(self.top, self.index - room + 1), self.index)
         self.top = min(max(0, self.top), max(0, len(rows) - room))
+        return [*head, *rows[self.top : self.top + room]]
+
+    def draw_main(self, changed: set[str] | None) -> None:
         app = self.deck_app
-        lines: list[Line] = [Row(width).add(f" {self.TITLE_TEXT} ", "title").add(self.note(), "dim").done()]
-        if heading:
-            lines.append(heading)
-        lines += rows[self.top : self.top + room]
-        while len(lines) < height - 1:
-            lines.append(Row(width).done())
-        shown = f"{min(len(rows), self.top + room)} of {len(rows)}" if len(rows) > room else ""
-        lines.append(Row(width).add(f" {self.KEYS}", "dim").right((shown, "faint"), (" ", "text")).done())
-        self.view.show(lines, app.ink, app.glyphs.ascii)
+        width, height = self.size.width, self.main_height
+        lines = self.body(width, height)[:height]
+        lines += [Row(width).done() for _ in range(height - len(lines))]
+        self.view.show(lines, app.data_colors(), app.glyphs.ascii)
 
-    def note(self) -> str:
-        return ""
-
-    def redraw_old(self, older_than_s: float) -> None:
-        self.redraw()
-
-    def draw_header(self) -> None:
-        """The title has no clock."""
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
+    def place_text(self) -> str:
+        room = max(1, self.main_height - self.above)
+        shown = f"{min(self.count, self.top + room)} of {self.count}" if self.count > room else ""
+        return "  ".join(part for part in (super().place_text(), shown) if part)
 
     def action_move(self, by: int) -> None:
         if self.PICKS:
@@ -110,7 +92,7 @@ class Sheet(ModalScreen[T], inherit_bindings=False):
         self.redraw()
 
     def action_page(self, by: int) -> None:
-        self.action_move(by * max(1, self.size.height - 4))
+        self.action_move(by * max(1, self.main_height - self.above - 1))
 
     def action_edge(self, end: int) -> None:
         self.action_move(10**6 if end else -(10**6))
@@ -125,11 +107,13 @@ class Sheet(ModalScreen[T], inherit_bindings=False):
         self.action_move(-3)
 
     def on_click(self, event: events.Click) -> None:
-        head = 1 + (1 if self.heading(self.size.width) else 0)
-        row = self.top + event.screen_y - head
-        if self.PICKS and event.screen_y >= head:
-            again = row == self.index
-            self.index = row
+        if event.screen_y == 0:
+            self.click_header(event.screen_x)
+            return
+        row = event.screen_y - self.view.region.y - self.above
+        if self.PICKS and row >= 0 and self.view.region.contains(event.screen_x, event.screen_y):
+            again = self.top + row == self.index
+            self.index = self.top + row
             self.redraw()
             if again and event.chain > 1:
                 self.picked(self.index)

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 
 from flightdeck.model import units
+from flightdeck.model.axis import HOUR_S
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Event, Project, counts
 from flightdeck.widgets.lines import Line, Row, Span, fit
+from flightdeck.widgets.scene import Scene
 
 
 @dataclass
 class Tabs:
-    """Where each project's tab stands, for the mouse: (first column, last column + 1, raw project or None)."""
+    """Where tabs stand, for the mouse: (first column, last column + 1, what it shows): projects (None: all) and pages."""
 
-    places: list[tuple[int, int, str | None]]
+    places: list[tuple[int, int, str | None]] = field(default_factory=list)
+    pages: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 def header_line(
-    deck: Deck, project: str | None, width: int, store: str, frozen_s: float | None = None, read_only: bool = False
+    scene: Scene,
+    width: int,
+    pages: Sequence[tuple[str, str]],
+    page: str,
+    store: str = "",
+    frozen_s: float | None = None,
+    read_only: bool = False,
 ) -> tuple[Line, Tabs]:
-    """One line: name, project tabs with counts (queued and running), lanes parked and draining, freshness, clock, database.
+    """One line: name, pages (key, name), project tabs with counts (queued and running), lanes parked and draining,
+    window of time, freshness, clock, database.
 
-    The right side stands in fixed cells and goes away from the left when the terminal is narrow.
+    The right side stands in fixed cells; where the terminal is narrow, words go away from both sides.
     """
-    projects = deck.projects()
+    projects = scene.deck.projects()
     total = Project(
         "all", "", sum(p.queued for p in projects), sum(p.running for p in projects), any(p.capped for p in projects)
     )
@@ -36,33 +46,56 @@ def header_line(
         shown += [(item, item.raw) for item in projects]
     names = [f" {fit(item.name, min(cell_len(item.name), 24))} " for item, _ in shown]
     numbers = [f" {units.count(item.queued + item.running)}{'+' if item.capped else ''} " for item, _ in shown]
-    wanted = 15 + sum(cell_len(name) + len(number) for name, number in zip(names, numbers, strict=True))
-    row = Row(width).add(" FLIGHT DECK ", "title").add(" ")
-    for level in range(4):  # leave out of the right side what the tabs need more
-        tail = _tail(deck, level, store if width >= 100 else "", frozen_s, read_only)
+    wanted = 16 + sum(cell_len(name) + len(number) for name, number in zip(names, numbers, strict=True))
+    for wordy, level in ((True, 0), (True, 1), (True, 2), (False, 1), (False, 2), (False, 3)):
+        tail = _tail(scene, level, store if width >= 100 else "", frozen_s, read_only)
         room = width - sum(cell_len(text) for text, _ in tail) - 1
-        if wanted <= room:
+        chips = _page_chips(pages, page, wordy)
+        if wanted + sum(len(text) for text, _, _ in chips) <= room:
             break
-    tabs = Tabs([])
+    row = Row(width).add(" FLIGHT DECK ", "title").add(" ")
+    tabs = Tabs()
+    for text, style, name in chips:
+        start = row.used
+        row.add(text, style)
+        if name:
+            tabs.pages.append((start, row.used, name))
+    row.add(" ")
     for index, (_, raw) in enumerate(shown):
         size = cell_len(names[index]) + len(numbers[index])
         if row.used + size > room - (0 if index == len(shown) - 1 else 4):
             row.add(f" +{len(shown) - index}", "dim")
             break
         start = row.used
-        active = raw == project
+        active = raw == scene.project
         row.add(names[index], "bright+r" if active else "dim").add(numbers[index], "warn" if active else "faint")
         tabs.places.append((start, row.used, raw))
     return row.right(*tail).done(), tabs
 
 
-def _tail(deck: Deck, level: int, store: str, frozen_s: float | None, read_only: bool) -> list[Span]:
+def _page_chips(pages: Sequence[tuple[str, str]], page: str, wordy: bool) -> list[tuple[str, str, str]]:
+    """(text, style, name) of each page; without room for words only this one has its name. A page without a number
+    stands behind them."""
+    chips = []
+    for key, name in pages:
+        here = name == page
+        text = f" {key} {name} " if wordy or here else f" {key}"
+        chips.append((text, "info+b" if here else "dim", name))
+    if page not in {name for _, name in pages}:
+        chips.append((f" {page} ", "info+b", ""))
+    return chips
+
+
+def _tail(scene: Scene, level: int, store: str, frozen_s: float | None, read_only: bool) -> list[Span]:
     """The right side; level 0 in full, 1 without the database's name, 2 in short words, 3 the least."""
+    deck = scene.deck
     parked, draining, down = counts(deck.boxes(), deck.view_age())
     parts: list[list[Span]] = []
     if deck.loaded and deck.view.leader is False:
         parts.append([(" NO LEADER ", "banner")])
-    if read_only:
+    if scene.played is not None:
+        parts.append([(f" REPLAY {scene.played()} ", "info+r")])
+    elif read_only:
         parts.append([("read-only" if level < 3 else "ro", "info")])
     if down:
         parts.append([(f"{down} down", "bad+b")])
@@ -70,8 +103,11 @@ def _tail(deck: Deck, level: int, store: str, frozen_s: float | None, read_only:
     parts.append([(f"{parked}{lanes} parked".rjust(9 if level >= 2 else 15), "warn" if parked else "faint")])
     if level < 3:
         parts.append([(f"{draining} draining".rjust(11), "warn" if draining else "faint")])
-    parts.append([_live(deck, frozen_s)])
-    parts.append([(deck.clock.wall().astimezone().strftime("%H:%M:%S" if level < 3 else "%H:%M"), "dim")])
+    parts.append([(scene.window.name.rjust(3), "faint" if scene.window.span_s == HOUR_S else "info")])
+    fresh = _live(scene, frozen_s)
+    if fresh[0]:
+        parts.append([fresh])
+    parts.append([(deck.clock.wall().astimezone().strftime("%H:%M:%S" if level < 3 or scene.played is not None else "%H:%M"), "dim")])
     if level == 0 and store:
         parts.append([(fit(store, min(cell_len(store), 28)), "faint")])
     line: list[Span] = []
@@ -81,8 +117,13 @@ def _tail(deck: Deck, level: int, store: str, frozen_s: float | None, read_only:
     return line
 
 
-def _live(deck: Deck, frozen_s: float | None) -> Span:
+def _live(scene: Scene, frozen_s: float | None) -> Span:
     """How fresh the picture is, in cells that do not move."""
+    deck = scene.deck
+    at = scene.at()
+    if at is not None:
+        days = "%a " if scene.window.span_s > 86_400 else ""
+        return f" SCRUB {at.astimezone().strftime(days + '%H:%M:%S')} ", "info+r"
     if frozen_s is not None:
         return f"FROZEN {units.age(frozen_s)}".rjust(12), "info+r"
     state, age = deck.link.state, deck.live_age()
@@ -90,6 +131,8 @@ def _live(deck: Deck, frozen_s: float | None) -> Span:
         return "LOST".rjust(8), "bad+b"
     if age is None:
         return "connecting"[:8].rjust(8), "info"
+    if scene.played is not None:
+        return "", "dim"
     if age < 3.0:
         return "live".rjust(8), "ok"
     return f"live {units.age(age)}".rjust(8), "warn"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
+from flightdeck.model.axis import Window
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box, Job, Lane
 from flightdeck.widgets.lines import UNICODE, Glyphs
@@ -49,6 +52,17 @@ class Scene:
     name_cells: int = 18  # the longest name among the boxes shown
     shape_height: int = 0  # the lowest card's inner rows
     traces: TraceCache = field(default_factory=TraceCache)
+    window: Window = field(default_factory=Window)  # of every trace of every box on every page
+    played: Callable[[], str] | None = None  # how a recording is played back; None: this is live
+
+    def end(self) -> datetime:
+        """The right edge of the time axis; it stands while the picture is frozen."""
+        return self.deck.now()
+
+    def at(self) -> datetime | None:
+        """The instant that is looked at; None: nobody scrubs."""
+        back = self.window.back_s
+        return None if back is None else self.end() - timedelta(seconds=back)
 
     def lanes(self, box: Box) -> tuple[Lane, ...]:
         return self.deck.lanes(box, self.project)

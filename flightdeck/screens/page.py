@@ -1,0 +1,160 @@
+"""What every page has: the first line (pages, projects, freshness, clock), a banner while the database is away, the line
+of events and answers, the line of keys. On a terminal too small for that: one line that says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.widget import Widget
+
+from flightdeck.actions import hints
+from flightdeck.widgets.header import Tabs, banner_line, event_line, header_line, key_line
+from flightdeck.widgets.lines import Line, LineView, Row
+
+if TYPE_CHECKING:
+    from flightdeck.app import FlightDeckApp
+    from flightdeck.orders import JobTarget
+
+TINY_W, TINY_H = 50, 9
+_EDGES = ("header", "banner", "events", "keys")
+
+
+class Page(Screen[Any], inherit_bindings=False):
+    """Subclasses give the part between the edges: a widget, and how to redraw it."""
+
+    PAGE: ClassVar[str] = ""  # its name in screens.pages and in the table of actions
+    FILTERS: ClassVar[str] = "words"  # what the filter looks at, for its prompt
+    ONLY: ClassVar[frozenset[str] | None] = None  # actions that this page lets through; None: those of the table
+    LOCAL_KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()  # keys of the page itself: (key, word)
+
+    def __init__(self) -> None:
+        super().__init__(classes="page")
+        self.ready = False  # between mount and unmount; updates also come before and after
+        self.filter_text = ""
+        self.lines = {name: LineView(id=name) for name in ("tiny", *_EDGES)}
+        self._tabs = Tabs()
+
+    @property
+    def deck_app(self) -> FlightDeckApp:
+        return cast("FlightDeckApp", self.app)
+
+    def main(self) -> Widget:
+        """The part between the edges."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        for name in ("tiny", "header", "banner"):
+            yield self.lines[name]
+        yield self.main()
+        for name in ("events", "keys"):
+            yield self.lines[name]
+
+    def on_mount(self) -> None:
+        self.ready = True
+        self.redraw()
+
+    def on_unmount(self) -> None:
+        self.ready = False
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def on_screen_resume(self) -> None:
+        self.redraw()
+
+    # -- what the app asks of a page
+
+    def redraw(self, changed: set[str] | None = None) -> None:
+        """Bring the page up to date; ``changed`` names the boxes that may look different, None means everything."""
+        if not self.ready:
+            return
+        width, height = self.size
+        tiny = width < TINY_W or height < TINY_H
+        self.set_class(tiny, "tiny")
+        if tiny:
+            text = f"flightdeck: {width}x{height} is too small, {TINY_W}x{TINY_H} is the least"
+            self.line("tiny", Row(width).add(text, "text").done())
+            return
+        if self.deck_app.settle():
+            changed = None
+        self.draw_header()
+        self.draw_main(changed)
+        self.draw_bottom()
+
+    def draw_main(self, changed: set[str] | None) -> None:
+        """Draw what is between the edges."""
+        raise NotImplementedError
+
+    def redraw_old(self, older_than_s: float) -> None:
+        """Redraw what has ages and was not redrawn for so long."""
+        self.redraw()
+
+    def filtered(self) -> None:
+        """``filter_text`` is another one."""
+
+    def next_sort(self) -> str:
+        """Go on to the next order; what it is, in words. Empty: this page has one order."""
+        return ""
+
+    def chosen_job(self) -> JobTarget | None:
+        """The job that x, X, e and ! are about."""
+        return None
+
+    def place_text(self) -> str:
+        """Right end of the key line: filter, order, where in the list one is."""
+        return f"/{self.filter_text}" if self.filter_text else ""
+
+    # -- edges
+
+    @property
+    def main_height(self) -> int:
+        """Rows between the edges."""
+        return max(1, self.size.height - 3 - (1 if self.has_class("banner") else 0))
+
+    def draw_edges(self) -> None:
+        """What changes with the seconds alone."""
+        if not self.has_class("tiny"):
+            self.draw_header()
+            self.draw_bottom()
+
+    def draw_header(self) -> None:
+        app, width = self.deck_app, self.size.width
+        line, self._tabs = header_line(
+            app.scene, width, app.page_tabs(), self.PAGE, app.store_name, app.frozen_s(), app.read_only
+        )
+        self.line("header", line)
+        banner = banner_line(app.deck, width)
+        if (banner is not None) != self.has_class("banner"):
+            self.set_class(banner is not None, "banner")
+        if banner is not None:
+            self.line("banner", banner)
+
+    def draw_bottom(self) -> None:
+        app, width = self.deck_app, self.size.width
+        deck = app.scene.deck
+        self.line("events", event_line(deck, deck.events(app.scene.project), width, app.message()))
+        found = [*self.LOCAL_KEYS, *hints(app.actions, self.PAGE)]
+        if self.ONLY is not None:
+            found = list(self.LOCAL_KEYS)
+        self.line("keys", key_line(found, width, self.place_text()))
+
+    def line(self, name: str, line: Line) -> None:
+        app = self.deck_app
+        self.lines[name].show([line], app.ink, app.glyphs.ascii)
+
+    def click_header(self, column: int) -> None:
+        for start, stop, page in self._tabs.pages:
+            if start <= column < stop:
+                self.deck_app.show_page(page)
+                return
+        for start, stop, project in self._tabs.places:
+            if start <= column < stop:
+                self.deck_app.show_project(project)
+
+    def on_click(self, event: events.Click) -> None:
+        if event.screen_y == 0:
+            self.click_header(event.screen_x)
