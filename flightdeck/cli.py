@@ -157,6 +157,31 @@ def record(
 
 
 @cli.command()
+def replay(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What record has written")],
+    speed: Annotated[float, typer.Option("--speed", min=0.25, max=64.0, help="How fast time goes")] = 1.0,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Where to begin: 14:03:22, 90s")] = None,
+    project: Project = None,
+    ascii: Ascii = False,
+    no_mouse: NoMouse = False,
+    theme: Theme = None,
+) -> int:
+    """Play a recording back on the deck's own screens. Needs no database; nothing can be changed.
+
+    Space pauses, + and - change the speed, < and > jump a minute, @ goes to a time.
+
+    Example: flightdeck replay night.jsonl.gz --at 03:12 --speed 8
+    """
+    from flightdeck.replay_app import open_replay
+
+    start(log_level="error")
+    looks = _looks(context, project, True, ascii, no_mouse, theme)
+    del looks["read_only"]
+    return open_replay(file, speed=speed, at=at, **looks)
+
+
+@cli.command()
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="The findings as JSON")] = False,
     db: Db = None,

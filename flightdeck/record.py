@@ -62,6 +62,9 @@ class Recorder:
         self._state = ""
         self._db: Db | None = None
 
+    def stop(self) -> None:
+        self._stop.set()
+
     def run(self, seconds: float | None) -> None:
         """Until ``stop`` is set, or for so many seconds."""
         end = None if seconds is None else time.monotonic() + seconds

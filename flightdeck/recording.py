@@ -94,7 +94,7 @@ class Writer:
             return
         with self._lock:
             t = self._time(update.mono)
-            lost_s = None if update.lost_since_mono is None else round(update.mono - update.lost_since_mono, 3)
+            lost_s = None if update.lost_since_mono is None else round(update.mono - update.lost_since_mono, 6)
             link = [update.state, micros(update.at), update.error, update.next_try_s, lost_s, update.listening]
             row: Row = {"t": t, "link": link}
             if update.view is not None:
@@ -135,7 +135,7 @@ class Writer:
     def _time(self, mono: float) -> float:
         if self._start is None:
             self._start = mono
-        self.last_t = max(self.last_t, round(mono - self._start, 3))
+        self.last_t = max(self.last_t, round(mono - self._start, 6))
         return self.last_t
 
     def _line(self, row: Row) -> None:
