@@ -277,7 +277,7 @@ def _services(facts: Fleet) -> Iterator[Finding]:
         if service["age_s"] <= SERVICE_SILENT_S:
             if service["last_error"] and not (kind == "orchestrator" and service["is_leader"]):
                 yield Finding("warning", kind, f"{name}: {service['last_error']}", "see its log")
-        elif (kind, box) not in alive and kind not in ("orchestrator", "notify"):  # the leader's, both
+        elif (kind, box) not in alive and kind != "orchestrator":
             text = f"{name} has been silent for {_age(service['age_s'])}"
             yield Finding("warning", kind, text, f"start it again on {box}")
     if facts.schedules and not any(kind == "scheduler" for kind, _ in alive):

@@ -1,8 +1,8 @@
 """What is worth telling somebody who looks at no deck: boxes that died or came back, lost lanes, failed runs, poison jobs,
 throttling.
 
-The leader looks at the present rows, over and over. What it has told stands in one row of ``services`` (kind ``notify``): the
-episodes that are open, and up to where the histories were read. Each notice is a row of ``control_events`` (action ``alert``),
+The leader looks at the present rows, over and over. What it has told stands in the one row of ``notices``: the episodes that are
+open, and up to where the histories were read. Each notice is a row of ``control_events`` (action ``alert``),
 written in the transaction that moves the mark: a leader that dies in between, or a database that restarts, neither repeats nor
 misses one. On the way to the command a message may come twice, after a crash in the middle; its ``id`` tells.
 """
@@ -21,9 +21,7 @@ from engine import config
 from engine.orchestrator.notify import Courier, Pending, Told, message
 from engine.orchestrator.side import SweepLoop
 from engine.orchestrator.sweeps import Clock, PartlyDone, Sweep
-from engine.queue import services
 from engine.queue.family import FAMILIES
-from engine.queue.services import Service
 from engine.store import Db, Json, Store
 from engine.telemetry import throttle_now
 
@@ -31,13 +29,11 @@ log = logging.getLogger("engine.orchestrator")
 
 KINDS = ("box_dead", "box_back", "lane_lost", "run_failed", "poison_job", "throttling")
 ACTION = "alert"
-SERVICE = Service("notify", "*", "fleet")
 
 LOOK_S = 2.0
 SILENT_S = 30.0  # as the deck and the heartbeats' flag have it
 LANE_SILENT_S = 42.0  # longer: the lanes of a box beat 10 s apart, and the death of the box is told instead of theirs
 LATE_COMMIT_S = 10.0  # an id may be seen so long after a higher one
-BEAT_S = 10.0
 ROWS = 200  # of one kind in one look; the rest in the next
 SCAN = 100_000  # ids of a history in one look
 RUNS_KNOWN = 5000
@@ -74,8 +70,7 @@ class State:
     turn: int = 0
 
     @classmethod
-    def read(cls, detail: Any) -> State:
-        kept = detail.get("state") if isinstance(detail, Mapping) else None
+    def read(cls, kept: Any) -> State:
         if not isinstance(kept, Mapping):
             return cls()
         return cls(**{name: value for name, value in kept.items() if name in cls.__dataclass_fields__})
@@ -89,7 +84,6 @@ class Notices:
         self._clock = clock
         self._db: Db | None = None
         self._began = 0.0
-        self._beat_at = float("-inf")
         self._throttle_at = float("-inf")
         self._held: dict[str, throttle_now.Held] = {}
         self._tops: list[tuple[float, int, int]] = []  # when, and the newest ids of both histories then
@@ -113,8 +107,8 @@ class Notices:
         if told is not None:
             _forget(state, told)
         changed = notices or told or json.dumps(asdict(state)) != before
-        if (changed or now - self._beat_at >= BEAT_S) and self._write(db, state, notices):
-            self._beat_at = now
+        if changed:
+            self._write(db, state, notices)
         self._send(db)
         if self._courier is not None and self._courier.error:
             raise PartlyDone(f"on-event command: {self._courier.error}", len(notices))
@@ -247,7 +241,11 @@ class Notices:
             while len(state.pending) > PENDING_MOST:
                 _, kind = state.pending.pop(0)
                 state.more[kind] = state.more.get(kind, 0) + 1
-            services.beat(db, SERVICE, {"state": asdict(state)}, None)
+            db.run(
+                "insert into notices (id, detail, updated_at) values (1, {state}, {clock}) "
+                "on conflict (id) do update set detail = excluded.detail, updated_at = excluded.updated_at",
+                state=Json(asdict(state)),
+            )
         for notice in notices:
             log.warning("%s: %s", notice.kind, notice.text)
         return True
@@ -285,11 +283,7 @@ class NoticesLoop(SweepLoop):
 
 def _read(db: Db, lock: bool = False) -> State:
     row = db.one(
-        "select detail from services where kind = {kind} and box = {box} and incarnation = {life}"
-        + (" for update" if lock and db.kind == "postgresql" else ""),
-        kind=SERVICE.kind,
-        box=SERVICE.box,
-        life=SERVICE.incarnation,
+        "select detail from notices where id = 1" + (" for update" if lock and db.kind == "postgresql" else "")
     )
     return State.read(row["detail"] if row else None)
 

@@ -207,7 +207,9 @@ def minute(db: Db, box: str, ago_s: float, **columns: float) -> None:
 
 def test_throttling_is_told_by_cause_and_class_and_has_hysteresis(watch: Watch, db: Db) -> None:
     """D28: the power cap is no alarm; what is much for one class of machine is ordinary for another."""
-    db.run("insert into boxes (box, cpu_model, gpus) values ('spark', '', {gpus})", gpus=Json([{"name": "NVIDIA GB10"}]))
+    db.run(
+        "insert into boxes (box, cpu_model, gpus) values ('spark', '', {gpus})", gpus=Json([{"name": "NVIDIA GB10"}])
+    )
     db.run("insert into boxes (box) values ('kestrel')")
     lane(db, "spark")
     lane(db, "kestrel")
@@ -281,7 +283,7 @@ def test_the_whole_way_from_a_failed_run_to_the_command(
         command("queue-orchestrator", "--db", sqlite_store.url, "--box", "head", "--on-event", f"'{script}' loud")
     )
     with sqlite_store.connect("test") as db:
-        eventually(lambda: db.value("select 1 from services where kind = 'notify'"))
+        eventually(lambda: db.value("select 1 from notices"))
         submit_run(db, chain(node("a")))
         hands = Hands(db)
         hands.end(*hands.take(), error="it broke")
