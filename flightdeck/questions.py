@@ -7,8 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.telemetry import throttle_history
 from engine.telemetry.spans import span
 
 QUESTIONS: dict[str, Callable[..., Any]] = {
     "span": span,
+    "throttle": throttle_history.history,
+    "throttle_jobs": throttle_history.jobs,
 }
