@@ -1,23 +1,24 @@
 """AMD GPUs by amdgpu's files in /sys: busy share, memory, its hwmon chip, and the binary ``gpu_metrics`` table.
 
-Throttling is told in NVML's bits (telemetry/throttle.py). Strix Halo's table (v3.0, from 264 bytes on) has time
-counters in microseconds; older tables have a status word. Nothing of this wakes a card: a sleeping one is left alone.
+Throttling is told in NVML's bits (telemetry/throttle.py); the table is decoded in amd_metrics.py. Nothing of this wakes a
+card: a sleeping one is left alone.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from engine.telemetry.meter import Meter, Reading
 from engine.telemetry.probes import files
+from engine.telemetry.probes.amd_metrics import CAUSE_OF, WRAP, CycleShare, Metrics, decode, mask_of
 from engine.telemetry.probes.gpu import GpuReading, within
 from engine.telemetry.sample import GpuFacts, GpuSample
-from engine.telemetry.throttle import CAUSES, HW_BRAKE, SHOWN_MS, SW_POWER, SW_THERMAL
+from engine.telemetry.throttle import CAUSES, SHOWN_MS
 
 MIB = 1024 * 1024
 LOOK_AGAIN_S = 60.0
@@ -30,17 +31,11 @@ _NAMES = {
     "0x7550": "Radeon RX 9070",
 }
 
-# indep_throttle_status, kernel amdgpu_smu.h.
-_POWER_BITS = sum(1 << bit for bit in (*range(8), *range(16, 24)))  # PPT, SPL, FPPT, SPPT; TDC, EDC, APCC
-_HOTSPOT = 1 << 36
-_THERMAL_BITS = sum(1 << bit for bit in range(32, 46))  # temperatures of the chip, its memory, its regulators
-_PROCHOT_BITS = 1 << 46 | 1 << 47  # somebody outside pulls the brake
-_HOT_MARGIN_C = 15.0  # RDNA3 and RDNA4 always set the hotspot bit: believed only so near to the critical temperature
-_ABSENT = {"H": 0xFFFF, "I": 0xFFFFFFFF, "Q": 0xFFFFFFFFFFFFFFFF}
-
-# Offsets in gpu_metrics v3.0 of the time counters, by cause; the longest of several speaks for the cause.
-_RESIDENCIES = {"hw_brake_ms": (228,), "sw_power_ms": (232, 236, 240), "sw_thermal_ms": (244, 248, 252)}
-_V3_BYTES = 264
+_HOT_MARGIN_C = 15.0  # the hotspot bit is believed only so near to the critical temperature
+_FULL_RATE = (0.9, 1.05)  # of the clock: a time counter seen running like that counts what it is taken for
+_COLUMNS = (
+    "util_pct", "mem_used_mb", "temp_c", "mem_temp_c", "power_w", "power_limit_w", "sm_mhz", "fan_pct", "fan_rpm",
+)  # fmt: skip
 
 
 class AmdProbe:
@@ -63,6 +58,7 @@ class AmdProbe:
             facts=tuple(card.facts for card in cards),
             driver=f"amdgpu {version}" if cards and (version := self._version()) else None,
             absent={card.index: dict(card.absent) for card in cards if card.absent},
+            extra={card.index: dict(card.extra) for card in cards if card.extra},
         )
 
     def close(self) -> None:
@@ -96,11 +92,12 @@ class AmdCard:
         self.device = device
         self.lost = False
         self.absent: dict[str, str] = {}
-        self._meters = {
-            (cause, offset): Meter(cadence_s, per_ms=1e3, wraps=2**32)
-            for cause, offsets in _RESIDENCIES.items()
-            for offset in offsets
-        }
+        self.extra: dict[str, Any] = {}
+        self._cadence_s = cadence_s
+        self._meters: dict[str, Meter] = {}  # by residency
+        self._shares: dict[str, CycleShare] = {}
+        self._residency_at: float | None = None
+        self._calibrated = False
         self._mask_meter = Meter(cadence_s)
         self._hwmon = next((f"{device}/hwmon/{name}" for name in files.children(f"{device}/hwmon")), f"{device}/hwmon")
         self._temps: dict[str, str] | None = None
@@ -109,13 +106,14 @@ class AmdCard:
         self._known = False
 
     def read(self, now: float) -> GpuSample:
+        self.extra = {}
         if files.asleep(self.device):
             return GpuSample(gpu_index=self.index, gpu_uuid=self.uuid, state="asleep")
         if not os.path.exists(f"{self.device}/gpu_busy_percent"):
             self.lost, self.absent = True, {"state": "gone from the bus"}
             return GpuSample(gpu_index=self.index, gpu_uuid=self.uuid, state="lost")
         self.lost, self.absent = False, {}
-        metrics = _binary(f"{self.device}/gpu_metrics")
+        metrics = decode(_binary(f"{self.device}/gpu_metrics"))
         if not self._known:
             self._learn(metrics)
         used, total = self._memory()
@@ -124,9 +122,13 @@ class AmdCard:
         limit = self._watts("power1_cap", 5000)
         most = limit * 1.5 if limit else 1000.0
         average, instant = self._watts("power1_average", most), self._watts("power1_input", most)
-        pwm, pwm_max = files.number(f"{self._hwmon}/pwm1"), files.number(f"{self._hwmon}/pwm1_max")
+        if average is None and instant is None:
+            average = within(metrics.power_w, 0.001, most)
         link = not self.facts.unified
-        return GpuSample(
+        fan_pct, fan_rpm = self._fan()
+        if (hotspot := self._celsius("junction", "")) is not None:
+            self.extra["hotspot_c"] = hotspot
+        row = GpuSample(
             gpu_index=self.index,
             gpu_uuid=self.uuid,
             util_pct=within(files.number(f"{self.device}/gpu_busy_percent"), 0, 100),
@@ -138,8 +140,8 @@ class AmdCard:
             power_inst_w=instant,
             power_limit_w=limit,
             sm_mhz=within(files.scaled(f"{self._hwmon}/freq1_input", 1e6), 0, 6000),
-            fan_pct=min(100.0, 100 * pwm / pwm_max) if pwm is not None and pwm_max else None,
-            fan_rpm=within(files.number(f"{self._hwmon}/fan1_input"), 0, 50_000),
+            fan_pct=fan_pct,
+            fan_rpm=fan_rpm,
             pcie_gen=_GENERATION.get(speed[0]) if speed and link else None,
             pcie_width=files.number(f"{self.device}/current_link_width") if link else None,
             throttle_mask=mask,
@@ -149,8 +151,24 @@ class AmdCard:
             hw_brake_ms=ms.get("hw_brake_ms"),
             sw_thermal_ms=ms.get("sw_thermal_ms"),
         )
+        for column in _COLUMNS:
+            if getattr(row, column) is None:
+                self.absent.setdefault(column, "no reading, or none that is plausible")
+        if not link:
+            self.absent["pcie_gen"] = self.absent["pcie_width"] = "not on PCIe"
+        return row
 
-    def _learn(self, metrics: bytes) -> None:
+    def _fan(self) -> tuple[float | None, float | None]:
+        """Percent and rpm; a card without a duty cycle to tell is measured against its fastest."""
+        rpm = within(files.number(f"{self._hwmon}/fan1_input"), 0, 50_000)
+        if rpm is None:
+            self.absent["fan_rpm"] = "no fan tach"
+        pwm, most = files.number(f"{self._hwmon}/pwm1"), files.number(f"{self._hwmon}/pwm1_max")
+        if pwm is None and rpm is not None:
+            pwm, most = int(rpm), files.number(f"{self._hwmon}/fan1_max")
+        return min(100.0, 100 * pwm / most) if pwm is not None and most else None, rpm
+
+    def _learn(self, metrics: Metrics) -> None:
         if serial := files.text(f"{self.device}/unique_id"):
             self.uuid = f"amd-{serial}"
         identity = files.text(f"{self.device}/device") or ""
@@ -159,13 +177,12 @@ class AmdCard:
             for name in files.children(self._hwmon)
             if name.startswith("temp") and name.endswith("_label")
         }
-        unified = _version_of(metrics)[0] >= 2  # tables of format 2 and 3 are those of processors with graphics
         self.facts = GpuFacts(
             index=self.index,
             uuid=self.uuid,
             name=files.text(f"{self.device}/product_name") or _NAMES.get(identity, f"AMD {identity}".strip()),
             vendor="amd",
-            unified=unified,
+            unified=metrics.of_processor,
             power_limit_w=self._watts("power1_cap", 5000),
             temp_slowdown_c=files.celsius(f"{self._hwmon}/temp1_crit"),
             temp_shutdown_c=files.scaled(f"{self._hwmon}/temp1_emergency", 1000),
@@ -194,32 +211,15 @@ class AmdCard:
     def _watts(self, name: str, most: float) -> float | None:
         return within(files.scaled(f"{self._hwmon}/{name}", 1e6), 0.001, most)
 
-    def _throttle(self, now: float, metrics: bytes) -> tuple[int | None, dict[str, float | None], str, int | None]:
-        form, content = _version_of(metrics)
-        if form == 3 and len(metrics) >= _V3_BYTES:
+    def _throttle(self, now: float, metrics: Metrics) -> tuple[int | None, dict[str, float | None], str, int | None]:
+        if metrics.residencies:
             return self._from_residencies(now, metrics)
-        status: int | None = None
-        if form == 1 and content == 3:
-            status = _field(metrics, 112, "Q")
-        elif form == 2 and content >= 2:
-            status = _field(metrics, 120, "Q")
-        if status is None:
+        if metrics.status is None:
             self.absent["throttle_mask"] = "no throttle status in gpu_metrics"
             return None, {}, "none", None
-        mask = self.mask_of(status)
+        mask = mask_of(metrics.status, self._hot())
         held = self._mask_meter.feed(Reading(now, mask))
         return mask, dict(held.ms), held.source, held.brakes
-
-    def mask_of(self, status: int) -> int:
-        """AMD's status word in NVML's bits. The hotspot bit alone counts only when the chip is hot."""
-        thermal = status & _THERMAL_BITS
-        if thermal == _HOTSPOT and not status & ~_HOTSPOT and not self._hot():
-            thermal = 0
-        return (
-            (SW_POWER if status & _POWER_BITS else 0)
-            | (SW_THERMAL if thermal else 0)
-            | (HW_BRAKE if status & _PROCHOT_BITS else 0)
-        )
 
     def _hot(self) -> bool:
         sensor = (self._temps or {}).get("junction", "temp2")
@@ -228,14 +228,22 @@ class AmdCard:
         return value is not None and critical is not None and value >= critical - _HOT_MARGIN_C
 
     def _from_residencies(
-        self, now: float, metrics: bytes
+        self, now: float, metrics: Metrics
     ) -> tuple[int | None, dict[str, float | None], str, int | None]:
-        """Time counters of Strix Halo: microseconds as far as is known, so believed only while they fit the clock."""
+        """Time counters, believed only while they fit the clock. The longest of several speaks for its cause."""
         ms: dict[str, float | None] = {}
         brakes: int | None = None
         counted, mask = False, None
-        for (cause, offset), meter in self._meters.items():
-            held = meter.feed(Reading(now, None, {cause: _field(metrics, offset, "I")}))
+        before, self._residency_at = self._residency_at, now
+        for name, ticks in metrics.residencies.items():
+            cause = CAUSE_OF[name]
+            if metrics.cycles is not None:
+                ticks = self._shares.setdefault(name, CycleShare()).feed(now, metrics.cycles, ticks)
+            meter = self._meters.get(name)
+            if meter is None:
+                wraps = 0 if metrics.cycles is not None else WRAP
+                meter = self._meters[name] = Meter(self._cadence_s, per_ms=1e3, wraps=wraps)
+            held = meter.feed(Reading(now, None, {cause: ticks}))
             counted |= held.source == "counter"
             if (value := held.ms[cause]) is not None:
                 ms[cause] = max(value, ms.get(cause) or 0.0)
@@ -245,7 +253,15 @@ class AmdCard:
             self.absent["throttle_mask"] = "its time counters make no sense"
         if ms:  # there is no mask; the reasons are those that counted
             mask = sum(CAUSES[cause] for cause, value in ms.items() if value is not None and value >= SHOWN_MS)
+        if metrics.cycles is None and counted:
+            self._calibrate(ms, now - before if before is not None else 0.0)
         return mask, ms, "counter" if counted else "none", brakes
+
+    def _calibrate(self, ms: Mapping[str, float | None], gap_s: float) -> None:
+        """The kernel does not say that Strix Halo counts microseconds: a counter seen at the clock's own rate does."""
+        low, high = (share * gap_s * 1000 for share in _FULL_RATE)
+        self._calibrated |= gap_s > 0 and any(value is not None and low <= value <= high for value in ms.values())
+        self.extra["throttle_unit"] = "us, seen at full rate" if self._calibrated else "us, assumed"
 
 
 def _binary(path: str) -> bytes:
@@ -254,22 +270,6 @@ def _binary(path: str) -> bytes:
             return file.read(4096)
     except OSError:
         return b""
-
-
-def _version_of(metrics: bytes) -> tuple[int, int]:
-    """(format, content) of the table; (0, 0) when it is none, or shorter than it says."""
-    if len(metrics) < 4:
-        return 0, 0
-    size, form, content = struct.unpack_from("<HBB", metrics)
-    return (form, content) if size <= len(metrics) else (0, 0)
-
-
-def _field(metrics: bytes, offset: int, kind: str) -> int | None:
-    """A field of the table; all bits set means that there is none."""
-    if len(metrics) < offset + struct.calcsize(f"<{kind}"):
-        return None
-    value = int(struct.unpack_from(f"<{kind}", metrics, offset)[0])
-    return None if value == _ABSENT[kind] else value
 
 
 def _slot(device: str) -> str:

@@ -1,4 +1,4 @@
-"""Processors and memory, from /proc and /sys/devices/system/cpu: load, clock, time held back by heat."""
+"""Processors and memory, from /proc and /sys/devices/system/cpu: load, clock, time held back by heat, pressure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from engine.telemetry.probes import files
 from engine.telemetry.throttle import counter_delta_ms, worst
 
 CLOCKS = 64  # at most so many cores are asked for their clock, evenly spread
+PRESSURES = ("cpu", "memory", "io")
 
 COLUMNS = (
     "cpu_pct", "core_max_pct", "load1", "cpu_mhz", "mem_used_mb", "mem_total_mb", "swap_used_mb", "cpu_throttle_ms",
@@ -26,7 +27,9 @@ class CpuProbe:
         self._times: dict[str, tuple[int, int]] = {}
         self._virtual = " hypervisor" in (files.everything(f"{self._proc}/cpuinfo") or "")
         self._clock_files = self._find_clocks()
-        self._heat_files = self._find_heat_counters()
+        self._heat_files = self._find_heat_counters("total_time_ms")
+        self._count_files = [] if self._heat_files else self._find_heat_counters("count")
+        self._count: int | None = None
         self._heat: dict[str, int | None] = {}
         self._heat_at = 0.0
 
@@ -41,9 +44,27 @@ class CpuProbe:
             absent["cpu_mhz"] = "virtual machine, clock hidden" if self._virtual else "no cpufreq"
         values |= memory(self._proc)
         values["cpu_throttle_ms"] = self._held_back()
+        sensors: dict[str, Any] = {"pressure": self._pressure()}
         if not self._heat_files:
             absent["cpu_throttle_ms"] = "no thermal_throttle counters"
-        return values | {"absent": absent}
+        if self._count_files:
+            absent["cpu_throttle_ms"] = "this kernel counts events only, see cpu_throttle_events"
+            sensors["cpu_throttle_events"] = self._events()
+        return values | {"absent": absent, "sensors": sensors}
+
+    def _pressure(self) -> dict[str, float]:
+        """Percent of the last ten seconds in which some task waited for it; empty on kernels that do not say."""
+        found = {}
+        for name in PRESSURES:
+            line = (files.text(f"{self._proc}/pressure/{name}") or "").partition("\n")[0]
+            if line.startswith("some avg10="):
+                found[name] = float(line[11:].partition(" ")[0])
+        return found
+
+    def _events(self) -> int | None:
+        """How often heat held a core or package back since the last call: not for how long."""
+        before, self._count = self._count, sum(files.number(path) or 0 for path in self._count_files)
+        return self._count - before if before is not None and self._count >= before else None
 
     def _utilisation(self) -> tuple[float | None, float | None]:
         """Busy share in percent over all cores, and of the busiest one."""
@@ -82,7 +103,7 @@ class CpuProbe:
             ]
         return sum(clocks) / len(clocks) if clocks else None
 
-    def _find_heat_counters(self) -> list[str]:
+    def _find_heat_counters(self, unit: str) -> list[str]:
         """One counter per package and one per physical core (siblings say the same)."""
         found: dict[tuple[str, ...], str] = {}
         for name in files.children(self._cpus):
@@ -90,8 +111,8 @@ class CpuProbe:
             package = files.text(f"{self._cpus}/{name}/topology/physical_package_id") or "0"
             core = files.text(f"{self._cpus}/{name}/topology/core_id") or name
             for key, file in (
-                (("package", package), "package_throttle_total_time_ms"),
-                (("core", package, core), "core_throttle_total_time_ms"),
+                (("package", package), f"package_throttle_{unit}"),
+                (("core", package, core), f"core_throttle_{unit}"),
             ):
                 if key not in found and files.number(f"{heat}/{file}") is not None:
                     found[key] = f"{heat}/{file}"

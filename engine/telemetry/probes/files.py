@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-MIN_C, MAX_C = 0.0, 125.0  # exclusive: 0, -273 and 127/128 are what broken or unconnected sensors say
+MIN_C, MAX_C = 0.0, 125.0  # exclusive, of a chip at work: 0, -273 and 127/128 are what broken sensors say
+ZONE_MIN_C, ZONE_MAX_C = -40.0, 150.0  # exclusive, of any place in a box: its inlet may be cold, its regulators hot
+UNCONNECTED_C = (127.0, 128.0)  # inclusive: eight bits without a sensor
 
 
 def text(path: Path | str) -> str | None:
@@ -41,6 +43,19 @@ def celsius(path: Path | str) -> float | None:
     """A temperature in thousandths of a degree; None when it is not plausible."""
     value = scaled(path, 1000)
     return value if plausible_c(value) else None
+
+
+def zone_c(path: Path | str) -> float | None:
+    """The same for any place in a box."""
+    value = scaled(path, 1000)
+    return value if plausible_zone_c(value) else None
+
+
+def plausible_zone_c(value: float | None) -> bool:
+    """Whether a place in a box can be so warm. Exactly 0 is a sensor that is stuck or was never written."""
+    if value is None or value == 0 or UNCONNECTED_C[0] <= value <= UNCONNECTED_C[1]:
+        return False
+    return ZONE_MIN_C < value < ZONE_MAX_C
 
 
 def plausible_c(value: float | None) -> bool:

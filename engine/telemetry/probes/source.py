@@ -19,6 +19,7 @@ from engine.telemetry.probes.cpu import CpuProbe, memory
 from engine.telemetry.probes.disk import DiskProbe
 from engine.telemetry.probes.gpu import GpuReading
 from engine.telemetry.probes.guard import Guard
+from engine.telemetry.probes.intel import IntelProbe
 from engine.telemetry.probes.net import NetProbe
 from engine.telemetry.probes.nvidia import NvidiaProbe, load_pynvml
 from engine.telemetry.probes.thermal import ThermalProbe
@@ -57,6 +58,7 @@ class RealSource:
         self._cards: tuple[Guard[GpuReading], ...] = (
             Guard("nvidia", self._nvidia.read),
             Guard("amd", self._amd.read),
+            Guard("intel", IntelProbe(self._root, cadence_s).read),
         )
         self._guards: tuple[Guard[Any], ...] = (*self._host, *self._cards)
         self._known: dict[str, GpuReading] = {}  # the last answer of each vendor
@@ -117,6 +119,11 @@ class RealSource:
     def problem(self) -> str | None:
         """The probes that do not answer now, in one line."""
         return "; ".join(guard.error for guard in self._guards if guard.error) or None
+
+    @property
+    def hung_s(self) -> float:
+        """For how long the probe that hangs longest has hung, seconds."""
+        return max(guard.hung_s for guard in self._guards)
 
     def close(self) -> None:
         for guard in self._guards:

@@ -1,7 +1,7 @@
 """Heat, fans and power rails: /sys/class/thermal and /sys/class/hwmon.
 
 GPUs and drives have their own probes; their chips are left out here. A sensor that says what no running machine can
-(0 and less, 125 and more: unconnected inputs say 0, -55, 127, 128) is a gap.
+(see files.plausible_zone_c) is a gap, and named as one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.telemetry.probes import files
+from engine.telemetry.probes import files, rails
 from engine.telemetry.probes.disk import DRIVE_CHIPS
 
 COLUMNS = ("cpu_temp_c", "fan_max_rpm")
 
 GPU_CHIPS = ("amdgpu", "radeon", "nouveau", "nvidia", "i915", "xe")
 CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal")
-CPU_ZONES = re.compile(r"x86_pkg_temp|(cpu|soc|cluster|big|little).*[-_]?thermal.*|TCPU")
+CPU_ZONES = re.compile(r"x86_pkg_temp|(cpu|soc|cluster|big|little).*[-_]?therm.*|cpuss.*|tcpu", re.IGNORECASE)
 LOOK_AGAIN_S = 60.0  # chips come and go with their modules
 FAN_MAX_RPM = 50_000
 
@@ -35,25 +35,30 @@ class ThermalProbe:
         self._fans: dict[str, Reader] = {}
         self._rails: dict[str, Reader] = {}
         self._cpu: list[str] = []  # the zones that are the processor's
+        self._energy = rails.Energy(root)
 
     def read(self) -> dict[str, Any]:
         now = time.monotonic()
         if now - self._found_at >= LOOK_AGAIN_S:
             self._look()
             self._found_at = now
-        zones, fans, rails = _all(self._zones), _all(self._fans), _all(self._rails)
+        zones, fans, watts = _all(self._zones), _all(self._fans), _all(self._rails)
         cpu = [zones[name] for name in self._cpu if name in zones]
-        absent = {}
+        absent = dict.fromkeys(self._zones.keys() - zones.keys(), "no plausible reading")
         if not self._cpu:
             absent["cpu_temp_c"] = "no sensor (container or virtual machine?)"
+        elif not cpu:
+            absent["cpu_temp_c"] = "no plausible reading"
         if not self._fans:
             absent["fan_max_rpm"] = "no fan tach"
+        elif not fans:
+            absent["fan_max_rpm"] = "no plausible reading"
         return {
             "cpu_temp_c": max(cpu, default=None),
             "fan_max_rpm": max(fans.values(), default=None),
             "absent": absent,
             "zones": zones,
-            "sensors": {"fans": fans, "rails": rails},
+            "sensors": {"fans": fans, "rails": watts | self._energy.watts()},
         }
 
     def _look(self) -> None:
@@ -79,10 +84,12 @@ class ThermalProbe:
             self._cpu = cpu_zones or (acpi if len(acpi) > 1 else [])
 
     def _chip(self, path: str, chip: str) -> None:
-        inputs = sorted(name for name in files.children(path) if name.endswith(("_input", "_average")))
+        inputs = [name for name in files.children(path) if name.endswith("_input")]
         labels = {name: files.text(f"{path}/{name.rsplit('_', 1)[0]}_label") for name in inputs}
         packages = any((label or "").startswith("Package") for label in labels.values())
         die = "Tdie" in labels.values()
+        for rail, read in rails.of_chip(path, chip).items():
+            self._rails[_unused(rail, self._rails)] = read
         for name in inputs:
             sensor = name.rsplit("_", 1)[0]
             label = f"{chip} {labels[name] or sensor}"
@@ -99,8 +106,6 @@ class ThermalProbe:
                     self._cpu.append(label)
             elif sensor.startswith("fan"):
                 self._fans[_unused(label, self._fans)] = _fan(f"{path}/{name}", f"{path}/{sensor}_fault")
-            elif sensor.startswith("power"):
-                self._rails[_unused(label, self._rails)] = _watts(f"{path}/{name}")
 
 
 def _all(readers: dict[str, Reader]) -> dict[str, float]:
@@ -108,21 +113,13 @@ def _all(readers: dict[str, Reader]) -> dict[str, float]:
 
 
 def _celsius(path: str, fault: str | None = None) -> Reader:
-    return lambda: None if fault and files.number(fault) == 1 else files.celsius(path)
+    return lambda: None if fault and files.number(fault) == 1 else files.zone_c(path)
 
 
 def _fan(path: str, fault: str) -> Reader:
     def read() -> float | None:
         value = files.number(path)
         return float(value) if value is not None and 0 <= value < FAN_MAX_RPM and files.number(fault) != 1 else None
-
-    return read
-
-
-def _watts(path: str) -> Reader:
-    def read() -> float | None:
-        value = files.scaled(path, 1e6)
-        return value if value is not None and 0 < value < 20_000 else None
 
     return read
 
