@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Frame:
-    """``text``: rows without trailing blanks. ``svg``: the same with colours."""
+    """``text``: rows without trailing blanks. ``svg``: the same with colours; empty where it was not wanted."""
 
     text: str
     svg: str
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture: which page (by its name in screens.pages; empty: the one that is there), then which keys."""
+
+    page: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    keys: Sequence[str] = ()
 
 
 def render_frame(
@@ -32,14 +41,34 @@ def render_frame(
     theme: str = "dark",
     ascii: bool = False,
     *,
-    project: str | None = None,
     keys: Sequence[str] = (),
+    page: str = "",
+    arguments: Mapping[str, Any] | None = None,
+    **looks: Any,
+) -> Frame:
+    """Draw what a deck would show after these updates (on that page, after those keys), at the time of the last one.
+
+    ``looks``: see :func:`render_frames`.
+    """
+    shot = Shot(page, arguments or {}, keys)
+    return render_frames(updates, {"": shot}, size, theme, ascii, **looks)[""]
+
+
+def render_frames(
+    updates: Update | Sequence[Update],
+    shots: Mapping[str, Shot],
+    size: tuple[int, int] = (120, 40),
+    theme: str = "dark",
+    ascii: bool = False,
+    *,
+    project: str | None = None,
     store_name: str = "",
     plain: bool = False,
     read_only: bool = True,
     answers: Mapping[Key, Any] | None = None,
-) -> Frame:
-    """Draw what a deck would show after these updates (and keys pressed), at the time of the last one.
+    svg: bool = True,
+) -> dict[str, Frame]:
+    """Several pictures of one deck, by name, in this order; what one shot leaves (a filter, a cursor) the next one finds.
 
     ``answers``: what the database would say to the pages' questions, by :func:`flightdeck.reader.question_key`.
     """
@@ -48,7 +77,7 @@ def render_frame(
     last = updates[-1]
     wall = next((update.at for update in reversed(updates) if update.at is not None), datetime.now(UTC))
     clock = Clock(lambda: last.mono, lambda: wall)
-    frames: list[Frame] = []
+    frames: dict[str, Frame] = {}
     failures: list[BaseException] = []
 
     async def draw() -> None:
@@ -72,10 +101,14 @@ def render_frame(
                 app.take_in(update)
             app.flush()
             await settle(app, pilot)
-            for key in keys:
-                await pilot.press(key)
-                await settle(app, pilot)
-            frames.append(Frame(screen_text(app), app.export_screenshot(title="flightdeck")))
+            for name, shot in shots.items():
+                if shot.page:
+                    app.show_page(shot.page, **shot.arguments)
+                    await settle(app, pilot)
+                for key in shot.keys:
+                    await pilot.press(key)
+                    await settle(app, pilot)
+                frames[name] = Frame(screen_text(app), app.export_screenshot(title="flightdeck") if svg else "")
 
     def work() -> None:
         try:
@@ -89,7 +122,7 @@ def render_frame(
     thread.join()
     if failures:
         raise failures[0]
-    return frames[0]
+    return frames
 
 
 async def settle(app: FlightDeckApp, pilot: Pilot[int]) -> None:
