@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from engine.telemetry import slow
-from engine.telemetry.limits import THROTTLE_LEVELS, Level, Limits, gpu_level, limits_for
+from engine.telemetry.limits import THROTTLE_LEVELS, UNKNOWN_GPU, Level, Limits
 from flightdeck.model import units
 from flightdeck.model.deck import Deck, Update
 from flightdeck.model.fleet import Box, lane_word, show_project
@@ -77,11 +77,9 @@ class _Episode:
 
 
 class Alerts:
-    """Follows one deck. ``classes``: what a profile says of classes of hardware, before what is known of them."""
+    """Follows one deck. The levels are those of each box's class (``Box.limits``)."""
 
-    def __init__(self, classes: Sequence[tuple[str, Limits]] = ()) -> None:
-        self._classes = tuple(classes)
-        self._limits: dict[tuple[str, str, tuple[str, ...]], Limits] = {}
+    def __init__(self) -> None:
         self._episodes: dict[str, _Episode] = {}
         self._held: dict[str, deque[tuple[datetime, dict[str, float]]]] = {}
         self._events: int | None = None  # the newest event that was looked at
@@ -100,13 +98,6 @@ class Alerts:
         for alert in mine:
             self._replace(alert, replace(alert, seen=True))
         return len(mine)
-
-    def limits(self, box: Box) -> Limits:
-        key = (box.raw, box.cpu_model, tuple(device.name for device in box.devices))
-        found = self._limits.get(key)
-        if found is None:
-            found = self._limits[key] = limits_for(box.name, box.cpu_model, key[2], self._classes)
-        return found
 
     # -- what is new
 
@@ -208,7 +199,7 @@ class Alerts:
         sample = deck.history(box).latest
         if sample is None:
             return
-        limits = self.limits(box)
+        limits = box.limits
         for gpu in sample.gpus:
             yield from self._gpu(box, gpu, limits)
         heat = sample.cpu_temp_c if units.known(sample.cpu_temp_c) else sample.zone_max_c
@@ -242,7 +233,7 @@ class Alerts:
             return
         device = next((one for one in box.devices if one.uuid and one.uuid == gpu.gpu_uuid), None)
         device = device or next((one for one in box.devices if one.index == gpu.gpu_index), None)
-        heat = gpu_level(limits, device.temp_slowdown_c if device is not None else None)
+        heat = device.heat if device is not None else limits.gpu_c or UNKNOWN_GPU
         if finding := _level("HOT", box.name, f"gpu {gpu.gpu_index}", gpu.temp_c, heat, " C"):
             yield f"hot|{box.raw}|{name}", finding
         if finding := _level("POWER", box.name, f"gpu {gpu.gpu_index}", gpu.power_w, limits.power_w, " W"):

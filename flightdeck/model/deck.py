@@ -9,7 +9,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
-from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes, read_view
+from flightdeck.model.fleet import (
+    SAMPLE_GONE_S,
+    SAMPLE_LATE_S,
+    Box,
+    Classes,
+    Event,
+    Lane,
+    Project,
+    View,
+    merge_lanes,
+    read_view,
+)
 from flightdeck.model.text import clean
 from flightdeck.model.traces import STEP_S, History, slot_of
 
@@ -72,6 +83,7 @@ class Deck:
     histories: dict[str, History] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
     loaded: bool = False
+    classes: Classes = ()  # levels of a profile, before those that are known of a class of hardware
     pasts: dict[tuple[str, int], History] = field(default_factory=dict)  # longer than an hour, by box and span
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
@@ -105,7 +117,7 @@ class Deck:
                 if raw == sample.box:
                     past.add(sample)  # until the database is asked again
         if update.view is not None:
-            view = read_view(update.view)
+            view = read_view(update.view, self.classes)
             old = {box.raw: box for box in self.view.boxes}
             if [box.raw for box in view.boxes] != list(old) or view.leader != self.view.leader:
                 urgent = True

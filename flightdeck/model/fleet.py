@@ -6,11 +6,13 @@ text passes ``clean``. Raw names that an order must name again are kept beside t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
+from engine.telemetry.limits import ANY, Level, Limits, gpu_level, limits_for
 from flightdeck.model.text import clean
 
 LANE_SILENT_S = 30.0  # a heartbeat older than this is a lane that is gone (SPEC, liveness)
@@ -98,6 +100,7 @@ class Device:
     power_limit_w: float | None
     temp_slowdown_c: float | None
     clock_max_mhz: float | None
+    heat: Level | None = None  # from when on it is warm, and hot, for its class
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class Box:
     lanes: tuple[Lane, ...]
     jobs: tuple[Job, ...]
     running: int  # jobs running here; may be more than are listed
+    limits: Limits = ANY  # of its class of hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +145,14 @@ class View:
     store: str = ""
 
 
-def read_view(data: Mapping[str, Any]) -> View:
-    """A ``fleet_snapshot()``-shaped dict as values. Raises nothing for odd content."""
+Classes = tuple[tuple[str, Limits], ...]
+
+
+def read_view(data: Mapping[str, Any], classes: Sequence[tuple[str, Limits]] = ()) -> View:
+    """A ``fleet_snapshot()``-shaped dict as values. Raises nothing for odd content. ``classes``: levels of a profile."""
+    known = tuple(classes)
     return View(
-        boxes=tuple(_box(row) for row in _rows(data.get("boxes"))),
+        boxes=tuple(_box(row, known) for row in _rows(data.get("boxes"))),
         projects=tuple(
             Project(
                 show_project(row.get("project")),
@@ -258,12 +266,20 @@ def exit_text(code: int | None, reason: str = "") -> str:
     return f"{text}: {reason}" if reason and reason != text else text
 
 
-def _box(row: Mapping[str, Any]) -> Box:
+@lru_cache(maxsize=1024)
+def _limits(box: str, cpu: str, gpus: tuple[str, ...], classes: Classes) -> Limits:
+    return limits_for(box, cpu, gpus, classes)
+
+
+def _box(row: Mapping[str, Any], classes: Classes) -> Box:
     facts = row.get("facts") if isinstance(row.get("facts"), Mapping) else {}
     assert isinstance(facts, Mapping)
     name = clean(row.get("box"), 60)
     jobs = tuple(_job(job, name) for job in _rows(row.get("jobs")))
     lanes = tuple(_lane(lane) for lane in _rows(row.get("lanes")))
+    devices = tuple(_device(index, gpu) for index, gpu in enumerate(_rows(facts.get("gpus"))))
+    limits = _limits(name, clean(facts.get("cpu_model"), 60), tuple(device.name for device in devices), classes)
+    devices = tuple(replace(device, heat=gpu_level(limits, device.temp_slowdown_c)) for device in devices)
     lanes = tuple(sorted(lanes, key=lambda lane: (_QUEUE_ORDER.get(lane.queue, 2), lane.queue, lane.project)))
     return Box(
         name=name or "?",
@@ -275,10 +291,11 @@ def _box(row: Mapping[str, Any]) -> Box:
         cores=_int_or_none(facts.get("cores")),
         mem_mb=_float(facts.get("mem_mb")),
         driver=clean(facts.get("driver"), 30),
-        devices=tuple(_device(index, gpu) for index, gpu in enumerate(_rows(facts.get("gpus")))),
+        devices=devices,
         lanes=lanes,
         jobs=jobs,
         running=max(len(jobs), _int(row.get("running"))),
+        limits=limits,
     )
 
 

@@ -163,7 +163,7 @@ def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     history = deck.history(box)
     lanes = scene.lanes(box)
     meters = [
-        cpu_row(history.latest, width, g),
+        cpu_row(box, history.latest, width, g),
         *gpu_rows(box, history, deck.now(), width, g, most=_gpu_rows(height)),
         memory_row(box, history.latest, width, g),
     ]
@@ -197,7 +197,7 @@ def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
 
 def _bottom(scene: Scene, box: Box, width: int, plan: Plan) -> list[Line]:
     label = LABEL_CELLS if plan.rows > 1 or width < 54 else LABEL_WIDE
-    lines = [rule_row(width, label, scene.glyphs.rule)] if plan.rule else []
+    lines = [rule_row(scene, box, width, label)] if plan.rule else []
     wanted = wanted_traces(scene, box)
     if len(plan.traces) < len(_BY_IMPORTANCE) and not any(metric.gpu for metric in wanted):
         wanted = wanted[: len(plan.traces)]
@@ -336,7 +336,7 @@ def _opened_body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     groups = -(-len(traces) // columns)
     job_count = max(1, len(scene.jobs(box)) + scene.hidden_jobs(box))
     lane_rows = min(max(1, len(lanes)), max(1, height // 3))
-    sums = 1 if scene.deck.history(box).throttle_offered else 0
+    sums = 1 if scene.past(box).throttle_offered else 0
     left = max(0, height - lane_rows - 2 - sums)  # strip, sums and one job
     high = min(2, left // groups)
     shown = groups if high else left

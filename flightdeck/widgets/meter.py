@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from engine.telemetry.limits import UNKNOWN_GPU
 from flightdeck.charts.cells import bar
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Device
@@ -14,8 +15,10 @@ from flightdeck.widgets.lines import Glyphs, Line, Row, Span
 if TYPE_CHECKING:
     from engine.telemetry.sample import BoxSample, GpuSample
 
-CPU_WARM_C, CPU_HOT_C = 90.0, 97.0
-GPU_WARM_C, GPU_HOT_C = 80.0, 90.0  # where the driver does not tell its own limit
+CPU_WARM_C, CPU_HOT_C = 90.0, 97.0  # of a class that says nothing
+
+
+_BAR = {"ok": "ok", "warn": "warn", "hot": "bad"}
 
 
 def heat(value: float | None, warm: float, hot: float) -> str:
@@ -27,9 +30,15 @@ def heat(value: float | None, warm: float, hot: float) -> str:
 
 
 def gpu_limits(device: Device | None) -> tuple[float, float]:
-    """(warm, hot) of a GPU: from its own slowdown temperature where it tells one."""
-    slowdown = device.temp_slowdown_c if device is not None else None
-    return (slowdown - 8.0, slowdown) if slowdown is not None else (GPU_WARM_C, GPU_HOT_C)
+    """(warm, hot) of a GPU: of its class, else from its own slowdown temperature where it tells one."""
+    level = device.heat if device is not None else None
+    return (level.warn, level.hot) if level is not None else (UNKNOWN_GPU.warn, UNKNOWN_GPU.hot)
+
+
+def cpu_limits(box: Box) -> tuple[float, float]:
+    """(warm, hot) of a box's processor and zones, of its class."""
+    level = box.limits.cpu_c
+    return (level.warn, level.hot) if level is not None else (CPU_WARM_C, CPU_HOT_C)
 
 
 def meter_row(
@@ -56,12 +65,12 @@ def bar_width(width: int) -> int:
     return max(4, min(40, width - 38))
 
 
-def cpu_row(sample: BoxSample | None, width: int, g: Glyphs) -> Line:
+def cpu_row(box: Box, sample: BoxSample | None, width: int, g: Glyphs) -> Line:
     pct = sample.cpu_pct if sample is not None else None
     temp, zone = (sample.cpu_temp_c, sample.zone_max_c) if sample is not None else (None, None)
     shown = temp if units.known(temp) else zone
     after: list[Span] = [
-        *_figure(units.number(shown), " C", 7, heat(shown, CPU_WARM_C, CPU_HOT_C)),
+        *_figure(units.number(shown), " C", 7, heat(shown, *cpu_limits(box))),
         (_cell("", 8), "dim"),
         *_figure(units.gigahertz(sample.cpu_mhz if sample is not None else None), " GHz", 9),
     ]
@@ -72,7 +81,8 @@ def memory_row(box: Box, sample: BoxSample | None, width: int, g: Glyphs) -> Lin
     used = sample.mem_used_mb if sample is not None else None
     total = sample.mem_total_mb if sample is not None and sample.mem_total_mb else box.mem_mb
     fraction = used / total if units.known(used) and used is not None and total else None
-    tone = "ok" if fraction is None or fraction < 0.9 else "warn" if fraction < 0.97 else "bad"
+    level = box.limits.memory_pct
+    tone = "ok" if fraction is None or level is None else _BAR[level.tone(fraction * 100.0)]
     after: list[Span] = [
         (_cell(units.gigabytes(used), 7), "text"),
         (" / ", "dim"),

@@ -12,6 +12,7 @@ from engine.telemetry.limits import Level, Limits
 from engine.telemetry.sample import BoxSample, GpuSample
 from flightdeck.alerts import Alert, Alerts, toast
 from flightdeck.model.deck import Deck
+from flightdeck.model.fleet import Classes
 from tests.deck.fleet_data import HOSTILE, KINDS, MONO, NOW, FleetData, box_row, lane, update
 from tests.deck.piloting import StandingClock
 
@@ -19,10 +20,10 @@ from tests.deck.piloting import StandingClock
 class Post:
     """A deck with one box, its alerts, and the hands that move both."""
 
-    def __init__(self, kind: str = "rtx", alerts: Alerts | None = None, **row: Any) -> None:
+    def __init__(self, kind: str = "rtx", classes: Classes = (), **row: Any) -> None:
         self.clock = StandingClock()
-        self.deck = Deck(self.clock)
-        self.alerts = alerts or Alerts()
+        self.deck = Deck(self.clock, classes=classes)
+        self.alerts = Alerts()
         self.box = box_row("attic", KINDS[kind], [lane("gpu", slots=1)], [], **row)
         for gpu in self.box["facts"]["gpus"]:
             gpu["temp_slowdown_c"] = None
@@ -106,7 +107,7 @@ def test_what_is_normal_for_a_class_is_no_alert() -> None:
 
 def test_a_profile_has_the_last_word_on_a_class() -> None:
     """D28: thresholds per class of box."""
-    post = Post("gb10", Alerts([("*gb10*", Limits("mine", gpu_c=Level(80.0, 85.0, 82.0, 0.0)))]))
+    post = Post("gb10", (("*gb10*", Limits("mine", gpu_c=Level(80.0, 85.0, 82.0, 0.0))),))
     assert words(post.during(4, gpu=post.hot(86.0))) == ["HOT"]
 
 
