@@ -28,11 +28,13 @@ class Frame:
 
 @dataclass(frozen=True)
 class Shot:
-    """One picture: which page (by its name in screens.pages; empty: the one that is there), then which keys."""
+    """One picture: on which page (its name in screens.pages; empty: the one that is there), after which keys, at which size
+    (None: the one before)."""
 
     page: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     keys: Sequence[str] = ()
+    size: tuple[int, int] | None = None
 
 
 def render_frame(
@@ -102,6 +104,9 @@ def render_frames(
             app.flush()
             await settle(app, pilot)
             for name, shot in shots.items():
+                if shot.size is not None and shot.size != app.size:
+                    await pilot.resize_terminal(*shot.size)
+                    await settle(app, pilot)
                 if shot.page:
                     app.show_page(shot.page, **shot.arguments)
                     await settle(app, pilot)

@@ -32,6 +32,7 @@ from engine.errors import BadInput
 from engine.feed import FeedUpdate
 from engine.snapshot import jsonable
 from engine.telemetry.sample import BOX_METRICS, GPU_METRICS, BoxSample
+from flightdeck.reader import Key, question_key
 from flightdeck.recorded import Row, apply, canonical, difference, instant, micros, number, pack, unpack
 
 VERSION = 1
@@ -267,6 +268,11 @@ class Recording:
         row = _row(entry.line)
         assert row is not None
         return Said(name, dict(arguments), row.get("say"), str(row.get("error") or "")), entry.t
+
+    def answers(self, t: float) -> dict[Key, Any]:
+        """Everything that was answered, as it was at ``t``; what had an error is left out."""
+        found = [self.said(name, arguments, t) for name, arguments in self.asked()]
+        return {question_key(one[0].name, one[0].arguments): one[0].value for one in found if one and not one[0].error}
 
     def asked(self) -> list[tuple[str, Row]]:
         """Every question that was answered."""
