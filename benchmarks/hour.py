@@ -50,6 +50,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
     )
     ends = [f"{metric}_{end}" for metric in GPU_RANGED for end in ("min", "max")]
     box_ends = [f"{metric}_{end}" for metric in BOX_RANGED for end in ("min", "max")]
+    base = db.now().replace(second=0, microsecond=0)  # the present minute; filling takes longer than one
     steps = [(minute * 60, "minute") for minute in range(-MINUTES, -minutes_in_detail)]
     for minute in range(-minutes_in_detail, 1):
         steps.append((minute * 60, "detail"))
@@ -58,7 +59,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
     for begin, tier in steps:
         minute_row = tier == "minute"
         span = f"generate_series({begin}, {begin + (0 if minute_row else 58)}, {CADENCE_S}) s"
-        where = f"date_trunc('minute', now()) + make_interval(secs => s) as at, '{tier}' as tier"
+        where = f"{{base}}::timestamptz + make_interval(secs => s) as at, '{tier}' as tier"
         cards = f"cross join generate_series(0, {gpus - 1}) g" if minute_row or begin >= -180 else ""
         more = (
             (", " + ", ".join(ends), ", " + ", ".join("50 + random() * 40" for _ in ends)) if minute_row else ("", "")
@@ -71,7 +72,8 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
                 f"select 'box' || lpad(b::text, 3, '0'), {where}, g, 'GPU-' || b || '-' || g, 90 + random() * 10, 60000, "
                 "81920, 60 + random() * 20, 70, 500 + random() * 200, 600, 700, 1500 + random() * 400, 5, 16, 0, 4, "
                 f"'counter', random() * 900, 0, random() * 90, 0, 0{more[1]} from {span} "
-                f"cross join generate_series(1, {boxes}) b {cards}"
+                f"cross join generate_series(1, {boxes}) b {cards}",
+                base=base,
             )
         ranged = (", " + ", ".join(box_ends), ", " + ", ".join("40 + random() * 40" for _ in box_ends))
         more = ranged if minute_row else (", sensors", ", {sensors}::text::jsonb")
@@ -82,6 +84,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
             f"select 'box' || lpad(b::text, 3, '0'), {where}, random() * 100, 99, 40, 3100, 70 + random() * 9, 60000, 512000, "
             f"0, 72, 'acpitz', 1e6, 1e6, 1e5, 1e5, 40, 0, 30, random() * 900, random() * 90, 0{more[1]} from {span} "
             f"cross join generate_series(1, {boxes}) b",
+            base=base,
             **({} if minute_row else {"sensors": '{"zones": {"acpitz": 61.5, "nvme": 48.9}}'}),
         )
     columns = ", ".join(f"{name} = c.{name}" for name in BOX_FOLDED)
@@ -161,7 +164,7 @@ def measure(server: Server, report: Report, sizes: Sizes, say: Callable[[str], N
         report.check("hour", "server time, ms", median(took), at_most=100.0)
         say(f"server {median(took):.1f} ms, with the wire {median(wire):.1f} ms; reader {median(walls):.0f} ms")
 
-        since = db.now() - timedelta(seconds=6)
+        since = db.value("select max(at) as last_at from flight_recorder where tier = 'detail'") - timedelta(seconds=6)
         fresh = server_ms(db, lambda db: history.since(db, since), sizes.rounds)
         report.line("hour", "a refresh: the samples of 6 s", "ms", fresh)
 

@@ -68,6 +68,8 @@ DEFAULTS: Mapping[str, Any] = {
     "retention_events_days": 30.0,  # what happened to jobs, what operators did
     "retention_outbox_days": 1.0,  # dealt with
     "retention_workers_days": 7.0,  # lanes and services that are not heard of any more
+    "retention_detail_hours": 1.0,  # a box's samples as they were taken, deleted by its own recorder
+    "retention_minutes_days": 7.0,  # their roll-ups by the minute, and the last samples of a box without a recorder
     "doctor_snapshot_seconds": 30.0,  # flightdeck doctor names a session that holds a snapshot for so long
     "on_event": None,  # the leader tells this command what happens, as JSON on its stdin;
     "on_event_seconds": 10.0,  # it may take so long,

@@ -11,7 +11,7 @@ import typer
 from engine import config
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
 from engine.store import open_store
-from engine.telemetry.probes import RealSource
+from engine.telemetry.probing import probes_of
 from engine.telemetry.recorder import run_recorder
 
 app = new_app()
@@ -40,8 +40,7 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     name = config.box_name()
-    source = RealSource(name, cadence_s=float(config.get("sample_seconds")))
-    run_recorder(open_store(), source, name, stop, once, replace_machine=replace)
+    run_recorder(open_store(), probes_of(name), name, stop, once, replace_machine=replace)
 
 
 def main() -> None:

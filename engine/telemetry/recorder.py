@@ -8,27 +8,26 @@ of a minute neither doubles nor loses anything.
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import math
-import os
 import random
 import threading
 import time
-from collections import deque
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from pathlib import Path
 
 from engine import config
 from engine.errors import Conflict, EngineError, ReadOnlyStore, StoreUnavailable
 from engine.store import Db, Store
-from engine.store.locks import Exclusive, new_incarnation
+from engine.store.locks import Exclusive
 from engine.store.migrate import ensure_schema
-from engine.telemetry import history, slow, writer
-from engine.telemetry.job_hardware import JobShares
+from engine.telemetry import history, writer
+from engine.telemetry.clock import DatabaseClock, uptime
+from engine.telemetry.derived import Derived
 from engine.telemetry.ring import Ring
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
-from engine.telemetry.sample import BoxFacts, BoxSample, Source
+from engine.telemetry.sample import BoxFacts, BoxSample, NoSample, Source
 
 log = logging.getLogger("engine.recorder")
 
@@ -38,10 +37,8 @@ SIGN_S = 10.0  # signs of life when there are no samples
 TIMEOUT_S = 5.0  # of a statement
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.5, 5.0
 HOUSEKEEPING_S = 60.0
-SHARES_S = 10.0  # between looks for jobs that have ended
-USUAL_S = 600.0  # between looks at what clock is usual
+TAKE_UP_S = 3600.0  # so far back a recorder rolls up what the last one has left
 FLUSH_S = 3.0  # for what is left when it is told to stop
-CLOCK_STEP_S = 0.05  # the database's clock is followed when it is off by more
 
 
 def run_recorder(
@@ -69,35 +66,20 @@ def run_recorder(
         source.close()
 
 
-class DatabaseClock:
-    """The database's time without asking for it: an offset to a clock that nobody sets, and that counts suspends."""
-
-    def __init__(self) -> None:
-        self._offset = time.time() - _uptime()  # until the database says better
-
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(_uptime() + self._offset, UTC)
-
-    def set(self, database_now: datetime, asked_at: float, answered_at: float) -> None:
-        """Take over the database's time, read between two readings of ``_uptime``; small differences are noise."""
-        offset = database_now.timestamp() - (asked_at + answered_at) / 2
-        if abs(offset - self._offset) > max(CLOCK_STEP_S, answered_at - asked_at):
-            self._offset = offset
-
-
 class BoxRecorder:
     def __init__(self, store: Store, source: Source, box: str, cadence_s: float, replace_machine: bool = False) -> None:
         self._store = store
         self._source = source
         self._cadence_s = cadence_s
         self._replace_machine = replace_machine
-        self._me = writer.Recorder(box, new_incarnation(), os.getpid(), _version())
+        self._me = writer.this_process(box)
         self._lock = Exclusive(store, f"recorder/{box}")
         self._clock = DatabaseClock()
         self._ring = Ring(cadence_s)
         self._db: Db | None = None
         self._facts: BoxFacts | None = None
         self._facts_written: BoxFacts | None = None
+        self._accepted = False  # the schema is there, and the box's name is this machine's
         self._ready = threading.Event()  # the database has accepted this recorder
         self._ending = threading.Event()
         self._fatal: EngineError | None = None
@@ -105,11 +87,9 @@ class BoxRecorder:
         self._waiting = False
         self._source_error: str | None = None
         self._write_error: tuple[float, str] | None = None
-        self._kept_house = self._shared = self._signed = float("-inf")
-        self._shares = JobShares(box)
-        self._slow = slow.SlowWatch()
-        self._untold: deque[slow.Slow] = deque()  # episodes that have no row yet
-        self._learned = float("-inf")  # when the usual clocks were read
+        self._kept_house = self._signed = float("-inf")
+        self._told: str | None = None  # the last_error that was written last
+        self._derived = Derived(box)
         self._batch, self._refused = BATCH, 0
 
     def run_once(self) -> None:
@@ -123,12 +103,12 @@ class BoxRecorder:
             while self._write_some():
                 pass
             self._keep_house()
-            self._share()
+            self._derived.tell(self._connected)
         finally:
             self._disconnect(sign_off=True)
 
     def run(self, stop: threading.Event) -> None:
-        self._facts = self._source.facts()
+        self._refresh_facts()
         thread = threading.Thread(target=self._write_loop, name=f"recorder {self._me.box}", daemon=True)
         thread.start()
         try:
@@ -153,9 +133,9 @@ class BoxRecorder:
         while not stop.is_set() and self._fatal is None:
             at = self._clock.now()
             if (sample := self._look()) is not None:
-                self._ring.add(self._judged(replace(sample, box=self._me.box, at=at)))
+                self._ring.add(self._derived.judged(replace(sample, box=self._me.box, at=at)))
             now = time.monotonic()
-            if now - asked_facts >= HOUSEKEEPING_S:
+            if now - asked_facts >= HOUSEKEEPING_S or (self._facts is None and sample is not None):
                 asked_facts = now
                 self._refresh_facts()
             turn = max(turn + 1, math.ceil((time.monotonic() - begin) / self._cadence_s))
@@ -165,7 +145,13 @@ class BoxRecorder:
     def _look(self) -> BoxSample | None:
         try:
             sample = self._source.sample(self._cadence_s)
-        except Exception as error:  # whatever a sensor throws: a gap, and the next look comes
+        except NoSample as error:  # its process hangs or is gone: a gap, and the next look comes
+            if self._source_error is None:
+                log.warning("box %s: no sample: %s", self._me.box, error)
+            self._source_error = str(error)
+            self._ring.wake()  # the table is to say so soon
+            return None
+        except Exception as error:  # whatever a sensor throws
             if self._source_error is None:
                 log.exception("box %s: no sample", self._me.box)
             self._source_error = f"no sample: {type(error).__name__}: {error}"
@@ -175,15 +161,14 @@ class BoxRecorder:
             self._source_error = None
         return sample
 
-    def _judged(self, sample: BoxSample) -> BoxSample:
-        """The sample with what follows from it and the ones before: GPUs that are slow without a reason."""
-        flagged, begun = self._slow.look(sample)
-        self._untold.extend(begun)
-        return slow.marked(sample, flagged)
-
     def _refresh_facts(self) -> None:
+        """What this box is; without an answer what is known stays, or nothing is known for now."""
         try:
-            self._facts = self._source.facts()
+            known, self._facts = self._facts, self._source.facts()
+            if known is None:
+                self._kept_house = float("-inf")  # write them at once
+        except NoSample as error:
+            self._source_error = str(error)
         except Exception as error:
             log.warning("box %s: facts not read: %s", self._me.box, error)
 
@@ -205,8 +190,8 @@ class BoxRecorder:
                 if not self._write_some():
                     if time.monotonic() - self._kept_house >= HOUSEKEEPING_S:
                         self._keep_house()
-                    if time.monotonic() - self._shared >= SHARES_S:
-                        self._share()
+                    if self._derived.due:
+                        self._derived.tell(self._connected)
                     self._ring.wait(self._cadence_s)
                 backoff = BACKOFF_FIRST_S
             except (StoreUnavailable, ReadOnlyStore) as error:
@@ -225,8 +210,7 @@ class BoxRecorder:
 
     def _connect(self) -> bool:
         """A connection that holds the box's lock; False while another recorder has it. Raises Conflict and the store's."""
-        assert self._facts is not None
-        if self._facts_written is None:
+        if not self._accepted:
             ensure_schema(self._store)
         db = self._store.connect("recorder", direct=True, timeout_s=TIMEOUT_S)
         try:
@@ -237,13 +221,15 @@ class BoxRecorder:
                 db.close()
                 return False
             self._waiting = False
-            asked = _uptime()
-            self._clock.set(db.now(), asked, _uptime())
-            if self._facts_written is None:
-                writer.claim_name(db, self._facts, self._replace_machine)
-            writer.write_facts(db, self._facts)
-            self._facts_written = self._facts
-            writer.sign_on(db, self._me)
+            asked = uptime()
+            self._clock.set(db.now(), asked, uptime())
+            if not self._accepted:
+                writer.claim_name(db, self._facts or _nameplate(self._me.box), self._replace_machine)
+                self._accepted = True
+            if self._facts is not None:
+                writer.write_facts(db, self._facts)
+                self._facts_written = self._facts
+            writer.sign_on(db, self._me, self._problem())
             if not self._ready.is_set():
                 self._take_up(db)
             elif (newest := history.newest(db, self._me.box)) is not None:
@@ -266,11 +252,11 @@ class BoxRecorder:
         """Go on where the last recorder of this box ended: roll up its closed minutes, take over the open one."""
         done = history.last_minute(db, self._me.box)
         now = self._clock.now()
-        oldest = now - timedelta(seconds=writer.DETAIL_KEEP_S)
+        oldest = now - timedelta(seconds=min(TAKE_UP_S, writer.kept_seconds()[0] or TAKE_UP_S))
         start = done + timedelta(minutes=1) if done is not None else oldest
         kept = history.details(db, self._me.box, start)
-        if kept and now - kept[-1].at < slow.UNREAD:  # an episode that the last recorder had begun goes on
-            self._slow.restore(slow.flags(kept[-1].sensors), kept[-1].at)
+        if kept:
+            self._derived.restore(kept[-1], now)
         minutes = by_minute(kept)
         self._ring.open_minute(minutes.pop(minute_of(now), []))
         for samples in minutes.values():
@@ -279,19 +265,20 @@ class BoxRecorder:
     def _write_some(self) -> bool:
         """Write the oldest samples of the ring; False when there were none."""
         assert self._db is not None
-        samples = self._next()
-        if not samples and time.monotonic() - self._signed < SIGN_S:
+        samples, problem = self._next(), self._problem()
+        if not samples and time.monotonic() - self._signed < SIGN_S and problem == self._told:
             return False
         newest = self._ring.newest()
         payload = None
         if any(sample is newest for sample in samples) and newest is not None:
             payload = newest.payload(**self._ring.backlog())  # told once, with the end of a backlog
-        asked = _uptime()
-        writer.write(self._db, self._me, samples, payload=payload, last_error=self._problem())
+        asked = uptime()
+        writer.write(self._db, self._me, samples, payload=payload, last_error=problem)
+        self._told = problem
         self._ring.done(samples, told=payload is not None)
         self._signed, self._batch, self._refused = time.monotonic(), BATCH, 0
-        if _uptime() - asked > self._cadence_s:
-            log.warning("box %s: writing a sample took %.1f s", self._me.box, _uptime() - asked)
+        if uptime() - asked > self._cadence_s:
+            log.warning("box %s: writing a sample took %.1f s", self._me.box, uptime() - asked)
         return bool(samples)
 
     def _next(self) -> list[BoxSample]:
@@ -315,25 +302,12 @@ class BoxRecorder:
         """Once a minute: delete what is too old, look at the database's clock, renew the box's row if it changed."""
         assert self._db is not None
         self._kept_house = time.monotonic()
-        writer.prune(self._db, self._me.box)
-        asked = _uptime()
-        self._clock.set(self._db.now(), asked, _uptime())
+        writer.prune(self._db, self._me.box, *writer.kept_seconds())
+        asked = uptime()
+        self._clock.set(self._db.now(), asked, uptime())
         if self._facts is not None and self._facts != self._facts_written:
             writer.write_facts(self._db, self._facts)
             self._facts_written = self._facts
-
-    def _share(self) -> None:
-        """Tell the jobs that have ended what the hardware did to them; every sample up to now is in the table. And what
-        began to be slow without a reason."""
-        assert self._db is not None
-        self._shared = time.monotonic()
-        self._shares.catch_up(self._db, history.newest(self._db, self._me.box))
-        while self._untold:
-            slow.tell(self._db, self._me.box, self._untold[0])
-            self._untold.popleft()
-        if time.monotonic() - self._learned >= USUAL_S:
-            self._slow.usual = slow.usual_clocks(self._db, self._me.box)
-            self._learned = time.monotonic()
 
     def _problem(self) -> str | None:
         """What ``services`` says: what is wrong now, or was within the last minute."""
@@ -348,6 +322,11 @@ class BoxRecorder:
             self._away_since = time.monotonic()
             log.warning("box %s: %s; samples are kept", self._me.box, error)
         self._disconnect()
+
+    @property
+    def _connected(self) -> Db:
+        assert self._db is not None
+        return self._db
 
     def _disconnect(self, sign_off: bool = False) -> None:
         db, self._db = self._db, None
@@ -369,13 +348,8 @@ class BoxRecorder:
         time.sleep(min(seconds, 0.2))  # a few tries are left for the last samples
 
 
-def _uptime() -> float:
-    """Seconds on a clock that only runs forward and does not stop in suspend."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+def _nameplate(box: str) -> BoxFacts:
+    """What a box is while its probes do not say: enough for nobody else to take its name."""
+    from engine.telemetry.probes.source import machine_id
 
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("flightdeck")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
+    return BoxFacts(box, machine_id(Path("/")))

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from engine.errors import EngineError
+
 Number = float | int
 
 PAYLOAD_LIMIT = 7900  # bytes of one hw_metrics notification; PostgreSQL refuses 8,000 and more
@@ -219,8 +221,12 @@ class BoxFacts:
     simulated: bool = False
 
 
+class NoSample(EngineError):
+    """A look that yields nothing, for a reason that is known: a gap."""
+
+
 class Source(Protocol):
-    """Where samples come from: this machine's probes, or the demo's simulated sensors."""
+    """Where samples come from: this machine's probes, or the demo's simulated sensors. May raise NoSample."""
 
     def facts(self) -> BoxFacts:
         """What the box is; asked at start and now and then."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from engine import config
 from engine.errors import Conflict
 from engine.store import Db
+from engine.store.locks import new_incarnation
 from engine.telemetry.sample import (
     BOX_FOLDED,
     BOX_METRICS,
@@ -22,8 +26,6 @@ from engine.telemetry.sample import (
 )
 from engine.telemetry.together import fold
 
-DETAIL_KEEP_S = 3600.0
-MINUTE_KEEP_S = 7 * 86400.0
 PRUNE_ROWS = 500  # of one delete: short, so that nobody waits for it
 PRUNE_ROUNDS = 40  # of one call; what is left then goes a minute later
 
@@ -47,6 +49,15 @@ class Recorder:
     incarnation: str
     pid: int
     version: str
+
+
+def this_process(box: str) -> Recorder:
+    """The line of a recorder that begins now, in this process."""
+    try:
+        version = importlib.metadata.version("flightdeck")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0"
+    return Recorder(box, new_incarnation(), os.getpid(), version)
 
 
 def _list(columns: Sequence[str]) -> str:
@@ -212,17 +223,25 @@ def sign_off(db: Db, recorder: Recorder) -> None:
     )
 
 
-def prune(db: Db, box: str, *, detail_keep_s: float = DETAIL_KEEP_S, minute_keep_s: float = MINUTE_KEEP_S) -> int:
-    """Delete what is too old, in small batches; the number of rows.
+def kept_seconds() -> tuple[float, float]:
+    """How long details and minutes are kept, by the configuration; 0: for ever."""
+    return float(config.get("retention_detail_hours")) * 3600.0, float(config.get("retention_minutes_days")) * 86400.0
 
-    A box deletes its own details after an hour. Those of a box whose recorder is gone are the evidence of its last
+
+def prune(db: Db, box: str, detail_s: float, minutes_s: float) -> int:
+    """Delete what is too old, in small batches; the number of rows. 0 seconds: nothing of that tier.
+
+    A box deletes its own details, after an hour. Those of a box whose recorder is gone are the evidence of its last
     hour and stay as long as minutes do; whoever comes by then deletes them.
     """
     deleted = 0
     for table in ("flight_recorder", "flight_recorder_gpu"):
-        deleted += _prune(db, table, "box = {box} and tier = 'detail'", box, detail_keep_s)
-        for tier in ("minute", "detail"):
-            deleted += _prune(db, table, f"tier = '{tier}'", box, minute_keep_s)
+        if detail_s:
+            deleted += _prune(db, table, "box = {box} and tier = 'detail'", box, detail_s)
+        for tier in ("minute", "detail") if minutes_s and detail_s else ("minute",) if minutes_s else ():
+            deleted += _prune(
+                db, table, f"tier = '{tier}'", box, max(minutes_s, detail_s) if tier == "detail" else minutes_s
+            )
     return deleted
 
 

@@ -158,8 +158,8 @@ def test_what_is_too_old_goes_in_small_batches(db: Db) -> None:
     gone = [sample(now - timedelta(minutes=61, seconds=n)) for n in range(2 * writer.PRUNE_ROWS + 5)]
     gone += [roll_up([sample(now - timedelta(days=8))]), sample(now - timedelta(days=8), "dead")]
     put(db, *kept, *gone)
-    assert writer.prune(db, "spark") == 2 * len(gone)
-    assert writer.prune(db, "spark") == 0
+    assert writer.prune(db, "spark", *writer.kept_seconds()) == 2 * len(gone)
+    assert writer.prune(db, "spark", *writer.kept_seconds()) == 0
     left = db.all("select box, tier from flight_recorder order by box, tier")
     assert left == [
         {"box": "dead", "tier": "detail"},

@@ -21,7 +21,8 @@ from engine.store import Db, Store
 from engine.store.embedded import EmbeddedServer
 from engine.store.migrate import migrate
 from engine.telemetry import history, writer
-from engine.telemetry.recorder import DatabaseClock, run_recorder
+from engine.telemetry.clock import DatabaseClock, uptime
+from engine.telemetry.recorder import run_recorder
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuSample
 from tests.support import Processes, command, eventually
@@ -372,12 +373,10 @@ def test_the_cadence_is_a_setting(store: Store) -> None:
 def test_a_box_with_a_wrong_clock_records_the_databases_time() -> None:
     """Q23: an hour off changes nothing; a jitter of milliseconds neither."""
     clock = DatabaseClock()
-    from engine.telemetry.recorder import _uptime
-
     truth = datetime.now(UTC) + timedelta(hours=1)
-    asked = _uptime()
+    asked = uptime()
     clock.set(truth, asked, asked)
     assert abs((clock.now() - truth).total_seconds()) < 5
     before = clock._offset
-    clock.set(datetime.fromtimestamp(before + _uptime() + 0.02, UTC), _uptime(), _uptime())
+    clock.set(datetime.fromtimestamp(before + uptime() + 0.02, UTC), uptime(), uptime())
     assert clock._offset == before

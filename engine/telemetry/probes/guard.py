@@ -38,6 +38,7 @@ class Guard(Generic[T]):
         self._result: T | None = None
         self._failure: BaseException | None = None
         self._asked = False  # by the present round
+        self._asked_at = 0.0
         self._hung = False
         self._bad = 0  # hangs and failures in a row
         self._not_before = 0.0
@@ -58,6 +59,7 @@ class Guard(Generic[T]):
             self._thread = threading.Thread(target=self._work, name=f"probe {self.name}", daemon=True)
             self._thread.start()
         self._asked = True
+        self._asked_at = self._clock()
         self._done.clear()
         self._ask.set()
 
@@ -78,6 +80,11 @@ class Guard(Generic[T]):
         self._bad = 0
         self._say(None)
         return self._result
+
+    @property
+    def hung_s(self) -> float:
+        """For how long the present reading has not come back, seconds; 0 when none is late."""
+        return self._clock() - self._asked_at if self._hung and not self._done.is_set() else 0.0
 
     def close(self, timeout_s: float = 0.5) -> None:
         """End the thread; one that hangs is left to end with the process."""
