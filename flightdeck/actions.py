@@ -37,6 +37,7 @@ LANES = ("fleet", "box")  # where a lane is under the cursor
 JOBS = ("fleet", "box", "jobs", "job", "events", "queues", "throttle")  # where a job can be
 LISTS = ("jobs", "job")
 OVERVIEW = ("fleet",)
+BOX = ("box",)
 TRACES = ("fleet", "box", "throttle")
 
 ACTIONS: tuple[Action, ...] = (
@@ -56,10 +57,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("cancel", ("x",), "x", "Cancel the job", "it is asked to stop, hard after 10 s; a node's run fails with it", "jobs", True, True, "cancel", pages=JOBS, hint_on=LISTS),
     Action("kill", ("X", "upper_x"), "X", "Kill and requeue the job", "its executor is killed, the job goes to the front, nothing spent", "jobs", True, True, "kill", pages=JOBS, hint_on=LISTS),
     Action("retry", ("e",), "e", "Run a failed job again", "a new run or job; what had finished is taken over", "jobs", True, False, "retry", pages=JOBS, hint_on=LISTS),
-    Action("undo", ("u",), "u", "Undo", "takes back your last park, resume or cordon", "lanes", True, False, "undo", hint_on=LANES),
+    Action("undo", ("u",), "u", "Undo", "takes back your last park, resume or cordon", "lanes", True),
     Action("preload", (), "", "Load a model", "into a free slot of the selected box's gpu lane", "lanes", True, pages=LANES),
     Action("unload", (), "", "Unload a model", "from the selected box's gpu lane; its memory is free again", "lanes", True, pages=LANES),
     Action("open", ("enter",), "enter", "Open the box or the job", "what is under the cursor, over the whole screen", "view", hint="open", pages=OVERVIEW),
+    Action("next_gpu", ("g",), "g", "Next GPU", "the next tab of this box", "view", hint="gpu", pages=BOX),
+    Action("previous_gpu", ("G", "upper_g"), "G", "Previous GPU", "the tab before", "view", pages=BOX),
+    Action("next_chart", ("c",), "c", "Other charts", "turns the charts of this box on by one", "view", hint="chart", pages=BOX),
+    Action("previous_chart", ("C", "upper_c"), "C", "Charts before", "turns them back", "view", pages=BOX),
     Action("back", ("escape",), "esc", "Back", "lets go of the scrubbed instant, clears the filter, leaves the page", "view", palette=False),
     Action("project_next", ("n",), "n", "Next project", "the next tab; lanes and jobs of that project alone", "view"),
     Action("project_previous", ("N", "upper_n"), "N", "Previous project", "the tab before", "view"),

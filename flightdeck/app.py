@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from flightdeck.model.fleet import Box
 from flightdeck.navigate import settle
 from flightdeck.operating import Operator
 from flightdeck.orders import JobTarget, OrderDesk, Outcome
+from flightdeck.pasts import Pasts
 from flightdeck.reader import Answers, Canned, Reader
 from flightdeck.schedule import Schedule
 from flightdeck.screens.fleet import FleetScreen
@@ -36,7 +38,7 @@ from flightdeck.screens.pages import PAGES, TOP
 from flightdeck.sorting import SORTS, matches
 from flightdeck.styles.palette import DARK, LIGHT, Palette, palette
 from flightdeck.term.paint import Painted, Painter
-from flightdeck.widgets.lines import ASCII, UNICODE, Span
+from flightdeck.widgets.lines import ASCII, BLOCKS, UNICODE, Span
 from flightdeck.widgets.scene import Cursor, Scene
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         super().__init__(ansi_color=True if plain or theme == "ansi" else None)
         self.clock = clock or Clock(time.monotonic, lambda: datetime.now(UTC))
         self.deck = Deck(self.clock)
-        self.glyphs = ASCII if ascii else UNICODE
+        self.glyphs = ASCII if ascii else BLOCKS if os.environ.get("FLIGHTDECK_CHARTS") == "blocks" else UNICODE
         self.scene = Scene(self.deck, project=project, glyphs=self.glyphs)
         self.read_only = read_only
         self.wants_mouse = mouse
@@ -90,6 +92,7 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self.looker = Looker(self)
         self.schedule = Schedule(self)
         self.reader: Answers = self._canned(reader) if store_opener is None else Reader(store_opener, self.soon)
+        self.pasts = Pasts(self)
         self._opener = store_opener
         self._theme_name = "plain" if plain else theme
         self.ink: Palette = palette(theme, plain)

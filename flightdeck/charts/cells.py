@@ -1,4 +1,4 @@
-"""Characters for values: thin min-max lines in braille or ASCII, meter bars. Pure; no width but one cell per character."""
+"""Characters for values: thin min-max lines in braille or ASCII, bars of blocks, meter bars. Pure; no width but one cell per character."""
 
 from __future__ import annotations
 
@@ -88,6 +88,35 @@ def ascii_line(columns: Columns, scale: Pair, rows: int) -> list[str]:
             "".join(_ASCII[(left | right) >> base & 7] for left, right in zip(dots[::2], dots[1::2], strict=True))
         )
     return lines
+
+
+_BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+
+
+def blocks(columns: Columns, scale: Pair, rows: int) -> list[str]:
+    """For terminals without braille: a bar per character up to the highest value of its two columns, an eighth of a row
+    at least; a gap is blank."""
+    found = levels(columns, scale, rows * 8)
+    if len(found) % 2:
+        found.insert(0, None)
+    highs = [
+        max((level[1] + 1 for level in pair if level is not None), default=0)
+        for pair in zip(found[::2], found[1::2], strict=True)
+    ]
+    return ["".join(_BLOCKS[min(8, max(0, high - base))] for high in highs) for base in range((rows - 1) * 8, -1, -8)]
+
+
+DRAWERS = {"braille": braille, "blocks": blocks, "ascii": ascii_line}
+_STEPS = {"braille": 4, "blocks": 8, "ascii": 3}  # levels per row
+
+
+def limit_mark(value: float, scale: Pair, rows: int, charts: str) -> tuple[int, str] | None:
+    """Where a limit lies in a trace: (row from the top, the character of its dotted line)."""
+    level = levels([(value, value)], scale, rows * _STEPS[charts])[0]
+    if level is None:
+        return None
+    row, dot = divmod(level[0], _STEPS[charts])
+    return rows - 1 - row, chr(_BLANK | _LEFT_DOTS[dot]) if charts == "braille" else "."
 
 
 def bar(fraction: float | None, width: int) -> int:

@@ -7,6 +7,7 @@ by a :data:`STEPS`-th of the span, whatever the width of a trace, so that the sa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 SPANS_S = (600, 3600, 21_600, 86_400, 604_800)
 HOUR_S = 3600
@@ -64,6 +65,45 @@ class Window:
     def _spanning(self, span_s: int) -> Window:
         seen = self.back_s is not None and self.back_s < span_s
         return Window(span_s, self.back_s if seen else None)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """How a window lies in the cells of one trace, each two dot columns wide; it ends at the right edge.
+
+    ``slots``: per column; ``columns``: so many; ``repeat``: dot columns that each of them takes (1, 2 or 4).
+    """
+
+    cells: int
+    slots: int
+    columns: int
+    repeat: int
+
+    @property
+    def used(self) -> int:
+        """Cells from the first column to the right edge."""
+        return -(-self.columns * self.repeat // 2)
+
+    def column_of(self, slot: int, end: int) -> int | None:
+        """Which column a slot is in, when the last one holds slot ``end``; None: out of sight."""
+        column = self.columns - 1 - (end // self.slots - slot // self.slots)
+        return column if 0 <= column < self.columns else None
+
+    def cell_of(self, column: int) -> int:
+        """The cell in which a column begins. An odd number of columns leaves the first half cell empty."""
+        dots = self.columns * self.repeat
+        return self.cells - self.used + (column * self.repeat + dots % 2) // 2
+
+
+@lru_cache(maxsize=256)
+def lay_out(cells: int, span_s: int, step_s: int) -> Axis:
+    """A window of ``span_s`` seconds, slots of ``step_s``, in ``cells`` characters."""
+    dots = max(2, cells * 2)
+    slots = -(-span_s // step_s)
+    width = max(1, -(-slots // dots))
+    columns = min(dots, -(-slots // width))
+    repeat = max(times for times in (1, 2, 4) if times * columns <= dots)
+    return Axis(max(1, cells), width, columns, repeat)
 
 
 def slot_step(span_s: int) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from flightdeck.model.axis import HOUR_S, SLOTS
+from flightdeck.model.axis import SLOTS
 from flightdeck.model.units import known
 
 if TYPE_CHECKING:
@@ -379,13 +379,6 @@ class History:
 def gpu_identity(gpu: GpuSample) -> str:
     """A GPU is its uuid; the index moves when a neighbour drops off the bus."""
     return gpu.gpu_uuid or f"#{gpu.gpu_index}"
-
-
-def column_width(cells: int, span_s: int = HOUR_S, step_s: int = STEP_S) -> tuple[int, int]:
-    """For a trace of ``cells`` characters (two dot columns each): slots per column, and how many columns the span needs."""
-    dots = max(2, cells * 2)
-    width = max(1, math.ceil(span_s / step_s / dots))
-    return width, min(dots, math.ceil(span_s / step_s / width))
 
 
 def find_range(kind: str, low: float, high: float, hint: float | None = None) -> Pair:

@@ -97,6 +97,7 @@ class FleetScreen(Page):
         app.scene.shape = shape_of(app.scene, shown, inner) if arrangement.cards and not app.expanded else None
         app.scene.name_cells = max(cell_len(box.name) for box in shown)
         app.scene.shape_height = inner
+        app.pasts.want(boxes[place.index].raw for place in arrangement.places if place.kind != "row")
         for pane, place, box in zip(panes, arrangement.places, shown, strict=False):
             pane.display = True
             pane.put_at(place)

@@ -107,7 +107,16 @@ def _tail(scene: Scene, level: int, store: str, frozen_s: float | None, read_onl
     fresh = _live(scene, frozen_s)
     if fresh[0]:
         parts.append([fresh])
-    parts.append([(deck.clock.wall().astimezone().strftime("%H:%M:%S" if level < 3 or scene.played is not None else "%H:%M"), "dim")])
+    parts.append(
+        [
+            (
+                deck.clock.wall()
+                .astimezone()
+                .strftime("%H:%M:%S" if level < 3 or scene.played is not None else "%H:%M"),
+                "dim",
+            )
+        ]
+    )
     if level == 0 and store:
         parts.append([(fit(store, min(cell_len(store), 28)), "faint")])
     line: list[Span] = []

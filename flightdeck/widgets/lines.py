@@ -7,7 +7,7 @@ content changed, so a tick that changes one figure costs one row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -36,10 +36,12 @@ class Glyphs:
     up: str
     rule: str
     cut: str
+    charts: str  # which of charts.cells.DRAWERS
 
 
-UNICODE = Glyphs(False, ("⡖", "⠒", "⢲"), ("⡇", "⢸"), ("⠧", "⠤", "⠼"), "⠶", "⠤", ">", "◉", "⠒", "~")
-ASCII = Glyphs(True, ("+", "-", "+"), ("|", "|"), ("+", "-", "+"), "#", ".", ">", "*", "-", "~")
+UNICODE = Glyphs(False, ("⡖", "⠒", "⢲"), ("⡇", "⢸"), ("⠧", "⠤", "⠼"), "⠶", "⠤", ">", "◉", "⠒", "~", "braille")
+ASCII = Glyphs(True, ("+", "-", "+"), ("|", "|"), ("+", "-", "+"), "#", ".", ">", "*", "-", "~", "ascii")
+BLOCKS = replace(ASCII, ascii=False, charts="blocks")  # for terminals that have blocks but no braille
 
 
 def fit(text: str, width: int, align: str = "<", cut: str = "~") -> str:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from flightdeck.model.axis import Window
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box, Job, Lane
+from flightdeck.model.traces import History, Pair
 from flightdeck.widgets.lines import UNICODE, Glyphs
 
 
@@ -63,6 +64,15 @@ class Scene:
         """The instant that is looked at; None: nobody scrubs."""
         back = self.window.back_s
         return None if back is None else self.end() - timedelta(seconds=back)
+
+    def past(self, box: Box) -> History:
+        """What is known of a box over the window."""
+        return self.deck.past(box, self.window.span_s)
+
+    def reading(self, box: Box, key: str) -> Pair | None:
+        """Lowest and highest reading of a metric at the instant that is looked at."""
+        at = self.at()
+        return None if at is None else self.past(box).at(key, at, self.window.step_s)
 
     def lanes(self, box: Box) -> tuple[Lane, ...]:
         return self.deck.lanes(box, self.project)

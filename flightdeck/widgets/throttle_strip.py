@@ -1,34 +1,33 @@
-"""The throttle strip: a letter per cause along the hour, seconds per cause, brakes. Causes overlap and are not added up."""
+"""The throttle strip: a letter per cause along the window, seconds per cause, brakes. Causes overlap and are not added up."""
 
 from __future__ import annotations
 
 from flightdeck.model import units
+from flightdeck.model.axis import Axis, lay_out
 from flightdeck.model.fleet import Box
-from flightdeck.model.traces import column_width
+from flightdeck.model.traces import Sums
 from flightdeck.widgets.lines import Line, Row
 from flightdeck.widgets.scene import Scene
-from flightdeck.widgets.trace import trace_cells
+from flightdeck.widgets.trace import scrubbed_cell, trace_cells
 
 # Power at its cap is information, not an alarm: it is what a full load looks like.
-TONES = {"P": "warn", "T": "bad+b", "B": "accent+b", "C": "cyan", "S": "dim", ".": "faint", " ": "faint"}
+TONES = {"P": "info", "T": "bad+b", "B": "accent+b", "C": "cyan", "S": "dim", ".": "faint", " ": "faint"}
 NAMES = {"P": "power", "T": "thermal", "B": "brake", "C": "cpu", "S": "sync"}
 
 
 def strip_row(scene: Scene, box: Box, width: int, label: int) -> Line:
-    history = scene.deck.history(box)
+    past = scene.past(box)
     row = Row(width).add("THROTTLE", "text", label)
-    if not history.throttle_offered:
-        why = "no GPU in this box" if not box.devices else "no counters, no mask here"
-        return row.add("n/a  ", "dim").add(why, "faint").done()
+    if not past.throttle_offered:
+        return row.add("n/a  ", "dim").add(_why(scene, box), "faint").done()
     cells = trace_cells(width, label)
-    slots, count = column_width(cells)
-    per_cell = slots * 2
-    end = scene.deck.end_slot(box)
-    first = (end // slots - count + 1) * slots
-    if count % 2:
-        first -= slots
-    letters = [history.throttle.cell(first + cell * per_cell, per_cell) for cell in range((count + 1) // 2)]
+    axis = lay_out(cells, scene.window.span_s, past.step_s)
+    end = scene.deck.end_slot(box, past.step_s)
+    letters = _letters(past.throttle, axis, end)
+    pointed = scrubbed_cell(scene, box, axis)
     row.add(" " * (cells - len(letters)))
+    if pointed is not None:
+        return _pointed(row, letters, pointed - (cells - len(letters))).done()
     run = ""
     for letter in [*letters, ""]:
         if run and letter != run[0]:
@@ -38,13 +37,46 @@ def strip_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     return row.done()
 
 
+def _letters(throttle: Sums, axis: Axis, end: int) -> list[str]:
+    """A letter per cell. A cell is two columns, one, or half of one where columns are wide."""
+    first = (end // axis.slots - axis.columns + 1) * axis.slots
+    if axis.repeat == 1:
+        first -= axis.slots * (axis.columns % 2)
+        wide = axis.slots * 2
+        return [throttle.cell(first + cell * wide, wide) for cell in range(axis.used)]
+    found = [throttle.cell(first + column * axis.slots, axis.slots) for column in range(axis.columns)]
+    return [letter for letter in found for _ in range(axis.repeat // 2)]
+
+
+def _pointed(row: Row, letters: list[str], here: int) -> Row:
+    """The strip while somebody scrubs: the instant looked at is reversed."""
+    for cell, letter in enumerate(letters):
+        tone = TONES[letter]
+        row.add(letter, tone if cell != here else f"{tone}r" if "+" in tone else f"{tone}+r")
+    return row
+
+
+def _why(scene: Scene, box: Box) -> str:
+    if not box.devices:
+        return "no GPU in this box"
+    if scene.window.long and (box.raw, scene.window.span_s) not in scene.deck.pasts:
+        return f"reading {scene.window.words}"
+    return "no counters, no mask here"
+
+
+def _totals(scene: Scene, box: Box) -> tuple[dict[str, float], int]:
+    """Milliseconds per cause and brakes over the window."""
+    past = scene.past(box)
+    return past.throttle.totals(scene.deck.end_slot(box, past.step_s), -(-scene.window.span_s // past.step_s))
+
+
 def sums_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     """``P 415 s power  T 1240 s thermal  B x4``; a tilde when the seconds were sampled and not counted by the hardware."""
-    history = scene.deck.history(box)
-    if not history.throttle_offered:
+    past = scene.past(box)
+    if not past.throttle_offered:
         return Row(width).done()
-    total, brakes = history.throttle.totals(scene.deck.end_slot(box))
-    about = "~" if history.sampled_source else ""
+    total, brakes = _totals(scene, box)
+    about = "~" if past.sampled_source else ""
     parts: Line = []
     shown = [cause for cause in "PTCS" if total[cause] >= 100.0]
     for cause in shown:
@@ -60,7 +92,7 @@ def sums_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     elif shown:
         parts.pop()
     else:
-        parts.append(("none in this hour", "faint"))
+        parts.append((f"none in the last {scene.window.words}", "faint"))
     row = Row(width).to(max(0, min(label, width - sum(len(text) for text, _ in parts))))
     for text, style in parts:
         row.add(text, style)
@@ -68,12 +100,13 @@ def sums_row(scene: Scene, box: Box, width: int, label: int) -> Line:
 
 
 def short_sums(scene: Scene, box: Box) -> list[tuple[str, str]]:
-    """For a one-row box: the gravest cause and its seconds."""
-    history = scene.deck.history(box)
-    if not history.throttle_offered:
+    """For a one-row box: the gravest cause and its seconds; of the hour where the window was not read."""
+    known = not scene.window.long or (box.raw, scene.window.span_s) in scene.deck.pasts
+    past = scene.past(box) if known else scene.deck.history(box)
+    if not past.throttle_offered:
         return [("thr n/a", "faint")]
-    total, brakes = history.throttle.totals(scene.deck.end_slot(box))
-    about = "~" if history.sampled_source else ""
+    total, brakes = _totals(scene, box) if known else past.throttle.totals(scene.deck.end_slot(box))
+    about = "~" if past.sampled_source else ""
     for cause in "TPC":
         if total[cause] >= 100.0:
             text = f"{cause} {about}{total[cause] / 1000.0:.0f}s"

@@ -1,13 +1,14 @@
-"""A trace: label and printed range, the hour as a thin min-max line, the value now and the peak in fixed cells."""
+"""A trace: label and printed range, the window as a thin min-max line, the value now (or then) and the peak in fixed cells."""
 
 from __future__ import annotations
 
-from flightdeck.charts.cells import ascii_line, braille
+from flightdeck.charts.cells import DRAWERS, limit_mark
 from flightdeck.model import units
+from flightdeck.model.axis import Axis, edge_text, lay_out
 from flightdeck.model.fleet import Box
-from flightdeck.model.traces import BY_KEY, Columns, Metric, Pair, column_width
+from flightdeck.model.traces import BY_KEY, Columns, Metric, Pair, slot_of
 from flightdeck.widgets.lines import Line, Row
-from flightdeck.widgets.meter import CPU_HOT_C, CPU_WARM_C, gpu_limits
+from flightdeck.widgets.meter import cpu_limits, gpu_limits
 from flightdeck.widgets.scene import Scene
 
 VALUE_CELLS = 6  # now
@@ -34,23 +35,29 @@ def trace_cells(width: int, label: int) -> int:
 
 def trace_rows(scene: Scene, box: Box, metric: Metric, width: int, rows: int, label: int = LABEL_CELLS) -> list[Line]:
     """``rows`` (1 to 3) lines of ``width`` cells; a metric without any reading is one line with the reason."""
-    history = scene.deck.history(box)
-    ring = history.rings[metric.key]
+    past, now = scene.past(box), scene.deck.history(box).rings[metric.key]
+    ring = past.rings[metric.key]
     cells = trace_cells(width, label)
     if ring.empty():
-        text = Row(width).add(metric.label, "dim", label).add("n/a  ", "dim").add(reason(box, metric), "faint").done()
-        return [text, *[Row(width).done() for _ in range(rows - 1)]]
-    slots, count = column_width(cells)
-    end = scene.deck.end_slot(box)
-    columns = ring.columns(end, slots, count)
-    scale = history.range_of(metric, columns, _hint(box, metric))
-    drawn = _drawn(scene, box, metric, columns, scale, cells, rows)
+        return _nothing(scene, box, metric, width, rows, label)
+    axis = lay_out(cells, scene.window.span_s, past.step_s)
+    columns = ring.columns(scene.deck.end_slot(box, past.step_s), axis.slots, axis.columns)
+    scale = past.range_of(metric, columns, _hint(box, metric))
+    drawn = _drawn(scene, box, metric, columns, scale, axis, rows)
     peak = max((pair[1] for pair in columns if pair is not None), default=None)
-    tone = _tone(box, metric, ring.last)
+    tone = _tone(box, metric, now.last)
     printed = _range_text(metric, scale)
     ended = scene.deck.box_state(box) == "down"
     after = next((index for index in range(len(columns), 0, -1) if columns[index - 1] is not None), 0)
-    end_cell = cells - (len(columns) - after) // 2  # the cell behind the newest reading
+    end_cell = axis.cell_of(after) if after < len(columns) else cells  # the cell behind the newest reading
+    marks = _limit(scene, box, metric, scale, rows)
+    pointed = scrubbed_cell(scene, box, axis)
+    figure, figure_tone = _value(metric, now.last), f"{tone}+b"
+    if pointed is not None:
+        at = scene.reading(box, metric.key)
+        figure, figure_tone = ("-", "faint") if at is None else (_value(metric, at[1]), "info+b")
+    elif ended:
+        figure, figure_tone = "-", "faint"
     out: list[Line] = []
     for index, dots in enumerate(drawn):
         last = index == rows - 1
@@ -61,21 +68,50 @@ def trace_rows(scene: Scene, box: Box, metric: Metric, width: int, rows: int, la
         else:
             heading = metric.label if index == 0 else printed if named else ""
             row.add(heading, "text" if index == 0 else "faint", label)
-        _line(row, dots, tone, end_cell if ended and last else None, ended)
+        mark = marks[1] if marks is not None and marks[0] == index else ""
+        _line(row, dots, "dim" if ended else tone, mark, end_cell if ended and last else None, pointed)
         if named:
-            row.add("-" if ended else _value(metric, ring.last), "faint" if ended else f"{tone}+b", VALUE_CELLS, ">")
+            row.add(figure, figure_tone, VALUE_CELLS, ">")
             row.add(_value(metric, peak), "dim", PEAK_CELLS, ">")
         out.append(row.done())
     return out
 
 
-def rule_row(width: int, label: int, rule: str) -> Line:
+def _nothing(scene: Scene, box: Box, metric: Metric, width: int, rows: int, label: int) -> list[Line]:
+    """A line that says why there is no trace."""
+    row = Row(width).add(metric.label, "dim", label)
+    if scene.window.long and (box.raw, scene.window.span_s) not in scene.deck.pasts:
+        row.add(f"reading {scene.window.words}", "faint")
+    elif scene.window.long and not scene.deck.history(box).rings[metric.key].empty():
+        row.add(f"nothing kept of these {scene.window.words}", "faint")
+    else:
+        row.add("n/a  ", "dim").add(reason(box, metric), "faint")
+    return [row.done(), *[Row(width).done() for _ in range(rows - 1)]]
+
+
+def scrubbed_cell(scene: Scene, box: Box, axis: Axis) -> int | None:
+    """The cell of the instant that is looked at; None: nobody scrubs."""
+    at = scene.at()
+    if at is None:
+        return None
+    step_s = scene.past(box).step_s
+    column = axis.column_of(slot_of(at, step_s), scene.deck.end_slot(box, step_s))
+    return None if column is None else axis.cell_of(column)
+
+
+def rule_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     """The heading above the traces: the span of the axis and what the two columns of figures are."""
+    rule = scene.glyphs.rule
     cells = trace_cells(width, label)
-    row = Row(width).add("last hour", "dim", label)
-    left = cells // 2 - 3
-    row.add(rule * max(0, left), "track").add(" -30m ", "faint").add(rule * max(0, cells - left - 6), "track")
-    return row.add("now", "dim", VALUE_CELLS, ">").add("peak", "dim", PEAK_CELLS, ">").done()
+    axis = lay_out(cells, scene.window.span_s, scene.past(box).step_s)
+    span = f"last {scene.window.words}"
+    row = Row(width).add(span if len(span) < label else f"last {scene.window.name}", "dim", label)
+    middle = f" {edge_text(scene.window.span_s, 0.5)} "
+    left = max(0, cells - axis.used // 2 - len(middle) // 2)
+    row.add(rule * left, "track").add(middle, "faint").add(rule * max(0, cells - left - len(middle)), "track")
+    at = scene.at()
+    figure = "now" if at is None else at.astimezone().strftime("%H:%M")
+    return row.add(figure, "dim" if at is None else "info", VALUE_CELLS, ">").add("peak", "dim", PEAK_CELLS, ">").done()
 
 
 def reason(box: Box, metric: Metric) -> str:
@@ -89,24 +125,52 @@ def reason(box: Box, metric: Metric) -> str:
     return "not offered here"
 
 
-def _line(row: Row, text: str, tone: str, end_cell: int | None, ended: bool) -> None:
-    """The drawn characters; after the last reading of a box that stopped reporting stands an end mark."""
-    if end_cell is None or end_cell >= len(text):
-        row.add(text, "dim" if ended else tone)
-    else:
-        row.add(text[:end_cell], "dim").add("x", "bad+b").add(text[end_cell + 1 :], "dim")
+def _line(row: Row, text: str, tone: str, mark: str, end_cell: int | None, pointed: int | None) -> None:
+    """The drawn characters. Where nothing is drawn a limit shows as faint dots; behind the last reading of a box that
+    stopped reporting stands an end mark; the instant looked at is reversed."""
+    run, run_tone = "", tone
+    for cell, char in enumerate(text):
+        style = tone
+        if cell == end_cell:
+            char, style = "x", "bad+b"
+        elif mark and char == " ":
+            char, style = mark, "faint"
+        if cell == pointed:
+            style = f"{style}r" if "+" in style else f"{style}+r"
+        if style != run_tone and run:
+            row.add(run, run_tone)
+            run = ""
+        run, run_tone = run + char, style
+    row.add(run, run_tone)
 
 
-def _drawn(scene: Scene, box: Box, metric: Metric, columns: Columns, scale: Pair, cells: int, rows: int) -> list[str]:
-    key = (box.raw, metric.key, cells, rows)
-    mark = (columns, scale, scene.glyphs.ascii)
+def _drawn(scene: Scene, box: Box, metric: Metric, columns: Columns, scale: Pair, axis: Axis, rows: int) -> list[str]:
+    key = (box.raw, metric.key, axis.cells, rows)
+    mark = (columns, scale, scene.glyphs, axis)
     found = scene.traces.rows.get(key)
     if found is not None and found[0] == mark:
         return found[1]
-    draw = ascii_line if scene.glyphs.ascii else braille
-    lines = [line.rjust(cells) for line in draw(columns, scale, rows)]
+    stretched = columns if axis.repeat == 1 else [pair for pair in columns for _ in range(axis.repeat)]
+    lines = [line.rjust(axis.cells) for line in DRAWERS[scene.glyphs.charts](stretched, scale, rows)]
     scene.traces.rows[key] = (mark, lines)
     return lines
+
+
+def limit_of(box: Box, metric: Metric) -> float | None:
+    """The limit that the hardware itself told for a metric; None: it told none."""
+    if metric.key == "gpu_c":
+        return min((d.temp_slowdown_c for d in box.devices if d.temp_slowdown_c is not None), default=None)
+    if metric.key == "gpu_w":
+        return max((d.power_limit_w for d in box.devices if d.power_limit_w is not None), default=None)
+    return None
+
+
+def _limit(scene: Scene, box: Box, metric: Metric, scale: Pair, rows: int) -> tuple[int, str] | None:
+    """(row, character) of the limit's line; None: none is known, it is out of range, or a single row has no room."""
+    limit = limit_of(box, metric)
+    if limit is None or rows < 2 or not scale[0] < limit <= scale[1]:
+        return None
+    return limit_mark(limit, scale, rows, scene.glyphs.charts)
 
 
 def _hint(box: Box, metric: Metric) -> float | None:
@@ -120,7 +184,7 @@ def _hint(box: Box, metric: Metric) -> float | None:
 
 def _tone(box: Box, metric: Metric, last: float | None) -> str:
     if metric.kind == "temp":
-        warm, hot = gpu_limits(box.devices[0] if box.devices else None) if metric.gpu else (CPU_WARM_C, CPU_HOT_C)
+        warm, hot = gpu_limits(box.devices[0] if box.devices else None) if metric.gpu else cpu_limits(box)
         if last is None:
             return "info"
         return "bad" if last >= hot else "warn" if last >= warm else "info"

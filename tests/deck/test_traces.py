@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.telemetry.sample import BoxSample, GpuSample
 from flightdeck.charts.cells import ascii_line, bar, braille
-from flightdeck.model.traces import SLOTS, STEP_S, History, Ring, column_width, find_range, slot_of
+from flightdeck.model.traces import SLOTS, History, Ring, find_range, slot_of
 from tests.deck.fleet_data import NOW
 
 
@@ -167,13 +167,6 @@ def test_ascii_has_only_ascii() -> None:
     """--ascii."""
     lines = ascii_line([(float(i), float(i) + i % 4) for i in range(40)], (0.0, 45.0), 2)
     assert all(line.isascii() for line in lines)
-
-
-@pytest.mark.parametrize("cells", range(2, 200))
-def test_an_hour_fits_the_cells(cells: int) -> None:
-    width, count = column_width(cells)
-    assert count <= cells * 2
-    assert width * count * STEP_S >= 3600
 
 
 def test_a_meter_never_hides_something_nor_invents_it() -> None:
