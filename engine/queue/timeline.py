@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str | None, str | None]] = {
 _TROUBLE = {
     "job": " and (e.event_type in ('failed', 'stall_suspected', 'trip', 'lost_claim', 'stale_write', 'refused', "
     "'unplaceable') or e.cause in ('executor_died', 'lane_lost', 'lease_lapsed', 'trip'))",
-    "control": " and e.action like 'alert%'",
+    "control": " and e.action = 'alert'",
 }
 
 
@@ -179,7 +179,7 @@ def _order_shown(row: Mapping[str, Any]) -> dict[str, Any]:
         "queue": row["queue"],
         "project": row["project"],
         "type": row["action"],
-        "cause": row["policy"],
+        "cause": detail.get("kind") if row["action"] == "alert" else row["policy"],
         "by": row["requested_by"],
         "text": order_line(row["action"], row["requested_by"], detail),
     }
@@ -187,7 +187,10 @@ def _order_shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def order_line(action: str, by: str | None, detail: Mapping[str, Any]) -> str:
     """One line for people: who wanted what, and what came of it."""
-    text = str(detail.get("message") or str(action).replace("_", " ")).splitlines()[0][:300]
+    lines = str(detail.get("message") or detail.get("text") or action.replace("_", " ")).splitlines()
+    text = lines[0][:300] if lines else action
+    if action == "alert":
+        return text
     if detail.get("reason") and str(detail["reason"]) not in text:
         text += f" ({str(detail['reason']).splitlines()[0][:120]})"
     return f"{text}, by {by}" if by and str(by) not in text else text

@@ -1,103 +1,197 @@
-"""Every running job of every box in one list."""
+"""Jobs of all boxes and projects, of both families: by status, project and words, in an order of one's choice."""
 
 from __future__ import annotations
 
-from rich.cells import cell_len
+from typing import Any, ClassVar
 
-from flightdeck.charts.cells import bar
-from flightdeck.model import units
-from flightdeck.model.fleet import Job
+from textual.binding import Binding, BindingType
+
+from flightdeck.model.jobs import SORT_WORDS, SORTS, STATUSES, Count, JobList, JobRow, read_counts, read_jobs
 from flightdeck.orders import JobTarget
+from flightdeck.reader import Answer, Ask
 from flightdeck.screens.sheet import Sheet
-from flightdeck.widgets.lines import Line, Row, fit
-from flightdeck.widgets.scene import Cursor
+from flightdeck.widgets import job_table
+from flightdeck.widgets.lines import Line, Row
 
-AGE_CELLS = 8
-TAIL_CELLS = 3 + AGE_CELLS + 1  # try, age, edge
-PROGRESS_MIN = 9
-_HEADS = ("id", "queue", "box", "project", "name", "progress")
+EVERY_S = 2.0
+COUNTS_EVERY_S = 5.0
+_NAMES = tuple(name for name, _ in STATUSES)
 
 
 class JobsScreen(Sheet):
     PAGE = "jobs"
-    LOCAL_KEYS = (("j k", "move"), ("enter", "its box"), ("esc", "back"))
+    FILTERS = "name, node, id, run, model, error"
+    LOCAL_KEYS = (("tab", "status"), ("enter", "open"), (">", "older"))
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab,right,l", "status(1)", show=False),
+        Binding("shift+tab,left,h", "status(-1)", show=False),
+        Binding("greater_than_sign", "older", show=False),
+        Binding("less_than_sign", "newest", show=False),
+    ]
 
-    def __init__(self) -> None:
+    def __init__(self, status: str = "live") -> None:
         super().__init__()
-        self.jobs: list[tuple[str, Job]] = []
+        self.status = status if status in _NAMES else "live"
+        self.sorts: dict[str, str] = {}  # chosen orders by status
+        self.found = JobList()
+        self.counts: dict[str, Count] = {}
+        self.error = ""
+        self.answered = False
+        self.pages: list[dict[str, str]] = []  # where the pages before this one began; empty: the first
+        self._asked: tuple[Any, ...] = ()
+        self._asks: list[Ask] = []
+        self._tabs_at: list[tuple[int, int, str]] = []
 
-    def note(self) -> str:
-        where = (
-            "all projects" if self.deck_app.scene.project is None else f"project {self.deck_app.scene.project or '-'}"
-        )
-        return f"  {len(self.jobs)} running, {where}"
+    # -- asking
 
-    def heading(self, width: int) -> Line:
-        row = Row(width).add("", "faint", 2)
-        for name, size in zip(_HEADS, self._sizes(width), strict=True):
-            row.add(fit(name, size), "faint").add("  ")
-        return row.right(("try", "faint"), ("age".rjust(AGE_CELLS), "faint"), (" ", "faint")).done()
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.ask()
 
-    def _sizes(self, width: int) -> tuple[int, ...]:
-        """Cells of the columns left of try and age: what their texts need; what is left over goes to progress."""
-        texts = [(job.id, job.queue, job.box, job.project, _name(job)) for _, job in self.jobs]
-        wanted = [max([len(head), *(cell_len(row[index]) for row in texts)]) for index, head in enumerate(_HEADS[:-1])]
-        room = width - 2 - TAIL_CELLS - 2 * len(_HEADS)
-        sizes = [min(size, most) for size, most in zip(wanted, (12, 16, 20, 20, 60), strict=True)]
-        over = sum(sizes) + PROGRESS_MIN - room
-        for index in (4, 3, 2, 1):  # the longest texts give way first
-            cut = max(0, min(over, sizes[index] - 8))
-            sizes[index] -= cut
-            over -= cut
-        return (*sizes, max(PROGRESS_MIN, room - sum(sizes)))
+    def on_unmount(self) -> None:
+        super().on_unmount()
+        for ask in self._asks:
+            ask.stop()
 
-    def rows(self, width: int) -> list[Line]:
-        app = self.deck_app
-        chosen = self.jobs[self.index][1].id if self.index < len(self.jobs) else None
-        self.jobs = [(box.raw, job) for box in app.boxes() for job in app.scene.jobs(box)]
-        self.jobs.sort(key=lambda pair: -(pair[1].age_s or 0.0))
-        self.index = next((i for i, (_, job) in enumerate(self.jobs) if job.id == chosen), self.index)
-        sizes = self._sizes(width)
-        lines = [self._row(job, width, sizes, index == self.index) for index, (_, job) in enumerate(self.jobs)]
-        return lines or [Row(width).add("  no jobs running", "faint").done()]
+    def arguments(self) -> dict[str, Any]:
+        """What is asked; what is left out is the engine's default."""
+        asked: dict[str, Any] = {"status": self.status, "project": self.deck_app.scene.project}
+        if self.filter_text:
+            asked["text"] = self.filter_text
+        if self.status in self.sorts:
+            asked["sort"] = self.sorts[self.status]
+        if self.pages:
+            asked["after"] = self.pages[-1]
+        return asked
 
-    def _row(self, job: Job, width: int, sizes: tuple[int, ...], here: bool) -> Line:
-        app = self.deck_app
-        g = app.glyphs
-        row = Row(width, "s" if here else "").add(g.mark if here else "", "focus+b", 2)
-        texts = (job.id, job.queue, job.box, job.project, _name(job))
-        tones = ("dim", "dim", "text", "accent", "bright" if here else "text")
-        for text, size, tone in zip(texts, sizes, tones, strict=False):
-            row.add(fit(text, size), tone).add("  ")
-        room = sizes[-1]
-        if job.progress_pct is not None:
-            cells = max(0, min(24, room - 5, max(8, room // 3)))
-            filled = bar(job.progress_pct / 100.0, cells)
-            row.add(g.full * filled, "info").add(g.track * (cells - filled), "track")
-            row.add(units.percent(max(0.0, min(100.0, job.progress_pct))).rjust(5), "text")
-            room -= cells + 5
-        note = job.progress_text or job.note
-        if note and room > 8:
-            row.add("  ").add(fit(note, min(cell_len(note), room - 2)), "dim")
-        age = None if job.age_s is None else job.age_s + app.scene.deck.view_age()
-        return row.right(
-            (str(job.attempt).rjust(3), "text" if job.attempt > 1 else "dim"),
-            (units.age(age).rjust(AGE_CELLS), "dim"),
-            (" ", "text"),
-        ).done()
+    def ask(self) -> None:
+        """Ask for what is to be seen now, again and again, until something else is."""
+        for ask in self._asks:
+            ask.stop()
+        arguments = self.arguments()
+        self._asked = tuple(arguments.items())
+        reader = self.deck_app.reader
+        self._asks = [
+            reader.ask("jobs", arguments, self.take_jobs, EVERY_S),
+            reader.ask("job_counts", {"project": arguments["project"]}, self.take_counts, COUNTS_EVERY_S),
+        ]
+
+    def take_jobs(self, answer: Answer) -> None:
+        if self.deck_app.frozen is not None and self.answered:
+            return
+        self.error, self.answered = answer.error, True
+        if answer.value is not None:
+            self.found = read_jobs(answer.value)
+        self.redraw()
+
+    def take_counts(self, answer: Answer) -> None:
+        if answer.value is not None and self.deck_app.frozen is None:
+            self.counts = read_counts(answer.value)
+            self.redraw()
+
+    def _again(self, pages: list[dict[str, str]] | None = None) -> None:
+        """Other rows are wanted: from the top, from the first page unless said otherwise."""
+        self.index = self.top = 0
+        self.pages = pages or []
+        self.answered = False
+        self.found = JobList(status=self.status)
+        self.ask()
+        self.redraw()
+
+    # -- keys
+
+    def action_status(self, by: int) -> None:
+        self.status = _NAMES[(_NAMES.index(self.status) + by) % len(_NAMES)]
+        self._again()
+
+    def action_older(self) -> None:
+        """The page behind this one, where there is one."""
+        if not self.found.next_page:
+            self.deck_app.say(
+                "there is nothing older" if not self.found.more else "narrow by / to see the rest", "dim", 4.0
+            )
+            return
+        self._again([*self.pages, dict(self.found.next_page)])
+
+    def action_newest(self) -> None:
+        if self.pages:
+            self._again()
+
+    def filtered(self) -> None:
+        self._again()
+
+    def next_sort(self) -> str:
+        offered = SORTS.get(self.status, ())
+        if not offered:
+            return "this list has one order: tab to running or queued for more"
+        at = offered.index(self.sorts.get(self.status, offered[0]))
+        self.sorts[self.status] = offered[(at + 1) % len(offered)]
+        self._again()
+        return SORT_WORDS[self.sorts[self.status]]
 
     def picked(self, index: int) -> None:
-        if index < len(self.jobs):
-            box, job = self.jobs[index]
-            self.deck_app.show_page("fleet")
-            self.deck_app.point_at(Cursor(box, "", job.id))
+        if index < len(self.found.jobs):
+            self.deck_app.show_page("job", job_id=self.found.jobs[index].id)
 
     def chosen_job(self) -> JobTarget | None:
-        if self.index >= len(self.jobs):
-            return None
-        _, job = self.jobs[self.index]
-        return JobTarget(job.id, job.family, job.name, job.queue, job.box, job.project, job.run_id)
+        jobs = self.found.jobs
+        return target(jobs[self.index]) if self.index < len(jobs) else None
+
+    # -- drawing
+
+    def redraw(self, changed: set[str] | None = None) -> None:
+        if self.ready and self._asks and self.deck_app.scene.project != dict(self._asked).get("project"):
+            self._again()  # another tab; draws itself
+            return
+        super().redraw(changed)
+
+    def body(self, width: int, height: int) -> list[Line]:
+        app = self.deck_app
+        project = app.scene.project
+        where = "all projects" if project is None else f"project {project or '-'}"
+        tabs, self._tabs_at = job_table.status_line(self.status, self.counts, width)
+        if self.error:
+            note = Row(width).add(f"  {self.error}", "bad").done()
+        elif not self.answered:
+            note = Row(width).add("  asking the database...", "dim").done()
+        else:
+            note = job_table.note_line(self.found, where + ("   older page, < newest" if self.pages else ""), width)
+        size = job_table.columns(width, job_table.wide_ids(self.found.jobs))
+        head = [tabs, note, job_table.heading(width, size, self.status)]
+        self.above = len(head)
+        self.count = len(self.found.jobs)
+        self.index = min(max(0, self.index), max(0, self.count - 1))
+        room = max(1, height - len(head))
+        self.top = min(max(self.top, self.index - room + 1), self.index)
+        self.top = min(max(0, self.top), max(0, self.count - room))
+        now = app.scene.deck.now()
+        shown = list(enumerate(self.found.jobs))[self.top : self.top + room]
+        rows = [job_table.job_row(job, size, width, app.glyphs, now, at == self.index) for at, job in shown]
+        if not rows and self.answered and not self.error:
+            rows = [Row(width).add(f"  {self._nothing()}", "faint").done()]
+        return [*head, *rows]
+
+    def _nothing(self) -> str:
+        word = dict(STATUSES)[self.status]
+        if self.filter_text:
+            return f"nothing among these matches {self.filter_text!r}"
+        return {
+            "live": "nothing runs and nothing waits",
+            "all": "there are no jobs",
+            "input": "no node waits for a person",
+            "later": "nothing is scheduled for later",
+        }.get(word, f"no job is {word}")
+
+    def on_click(self, event: Any) -> None:
+        if event.screen_y == self.view.region.y:
+            for start, stop, status in self._tabs_at:
+                if start <= event.screen_x < stop and status != self.status:
+                    self.status = status
+                    self._again()
+            return
+        super().on_click(event)
 
 
-def _name(job: Job) -> str:
-    return ("! " if job.is_priority else "") + job.name + ("  stopping" if job.stopping else "")
+def target(job: JobRow) -> JobTarget:
+    """A job as an order names it."""
+    return JobTarget(job.id, job.family, job.title, job.queue, job.box, job.project, job.run_id, job.status)
