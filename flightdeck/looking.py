@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flightdeck.navigate import cycle, step
+from flightdeck.screens.box import BoxScreen
 from flightdeck.screens.commands import CommandsScreen
 from flightdeck.screens.dialog import PromptScreen
 from flightdeck.screens.help import HelpScreen
@@ -88,6 +89,29 @@ class Looker:
         names: list[str | None] = [None, *(project.raw for project in app.scene.deck.projects())]
         index = names.index(app.scene.project) if app.scene.project in names else 0
         app.show_project(names[(index + by) % len(names)])
+
+    def do_seen(self) -> None:
+        count = self.app.alerts.seen()
+        self.app.say(f"{count} alert{'s' if count != 1 else ''} seen" if count else "no alerts", "dim", 3.0)
+
+    # -- on one box
+
+    def _turn(self, what: str, by: int) -> None:
+        page = self.app.page()
+        if isinstance(page, BoxScreen):
+            page.turn(what, by)
+
+    def do_next_gpu(self) -> None:
+        self._turn("gpu", 1)
+
+    def do_previous_gpu(self) -> None:
+        self._turn("gpu", -1)
+
+    def do_next_chart(self) -> None:
+        self._turn("chart", 1)
+
+    def do_previous_chart(self) -> None:
+        self._turn("chart", -1)
 
     # -- time
 

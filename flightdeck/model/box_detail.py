@@ -148,32 +148,33 @@ def _whole(value: object) -> int | None:
 
 @dataclass
 class Series:
-    """The readings of a box's GPUs in columns of ``column_s`` seconds, numbered from the epoch; identity is the uuid."""
+    """The readings of a box's GPUs in slots of ``slot_s`` seconds, numbered from the epoch; identity is the uuid."""
 
-    column_s: int = 0
+    slot_s: int = 0
     cards: dict[str, Card] = field(default_factory=dict)
 
     def load(self, answer: object) -> None:
-        """Take over a ``box_gpus`` answer: what was read replaces the columns it covers."""
+        """Take over a ``box_gpus`` answer; it replaces what is known of the cards that it names."""
         if not isinstance(answer, Mapping):
             return
-        column_s, first = _number(answer.get("bucket_s")), _whole(answer.get("first"))
+        slot_s, first = _number(answer.get("bucket_s")), _whole(answer.get("first"))
         rows = answer.get("gpus")
-        if not column_s or first is None or not isinstance(rows, list):
+        if not slot_s or first is None or not isinstance(rows, list):
             return
-        self.column_s, self.cards = int(column_s), {}
+        if int(slot_s) != self.slot_s:
+            self.slot_s, self.cards = int(slot_s), {}
         for row in rows:
             if isinstance(row, Mapping):
                 self.cards[clean(row.get("uuid"), 60)] = _card(row, first)
 
     def add(self, sample: BoxSample) -> None:
-        """One live sample, merged into its column."""
-        if not self.column_s:
+        """One live sample, merged into its slot; of cards that were read only, so that nobody takes a tail for a past."""
+        if not self.slot_s:
             return
-        column = int(sample.at.timestamp() // self.column_s)
+        column = int(sample.at.timestamp() // self.slot_s)
         for gpu in sample.gpus:
-            card = self.cards.setdefault(clean(gpu_identity(gpu), 60), Card())
-            if column < card.newest:
+            card = self.cards.get(clean(gpu_identity(gpu), 60))
+            if card is None or column < card.newest:
                 continue
             card.newest = column
             for name in SERIES:
@@ -196,7 +197,7 @@ class Series:
 
 @dataclass
 class Card:
-    """One GPU: readings, milliseconds held back per letter, and brakes, each by column."""
+    """One GPU: readings, milliseconds held back per letter, and brakes, each by slot."""
 
     pairs: dict[str, dict[int, Pair]] = field(default_factory=dict)
     held: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -207,26 +208,35 @@ class Card:
     newest: int = -1
 
     def columns(self, name: str, line: Timeline) -> Columns:
+        """The readings of one metric, a pair per column of the axis."""
         found = self.pairs.get(name, {})
-        return [found.get(column) for column in range(line.first, line.last + 1)]
+        out: Columns = []
+        for column in range(line.first, line.last + 1):
+            pairs = [found[slot] for slot in _slots(column, line) if slot in found]
+            out.append((min(low for low, _ in pairs), max(high for _, high in pairs)) if pairs else None)
+        return out
 
     def letters(self, line: Timeline) -> str:
         """A letter per character of the axis: the gravest cause; ``.`` none, blank not read."""
         out = []
         for cell in range(line.cells):
-            columns = [line.first + column for column in line.columns_of(cell)]
-            sums = {cause: [held[column] for column in columns if column in held] for cause, held in self.held.items()}
-            read = [cause for cause, values in sums.items() if values]
+            slots = [slot for column in line.columns_of(cell) for slot in _slots(line.first + column, line)]
+            sums = {cause: [held[slot] for slot in slots if slot in held] for cause, held in self.held.items()}
             grave = [cause for cause in "BTPS" if sum(sums.get(cause, ())) >= HIDDEN_MS]
-            braked = any(self.brakes.get(column) for column in columns)
-            out.append("B" if braked else grave[0] if grave else "." if read else " ")
+            braked = any(self.brakes.get(slot) for slot in slots)
+            out.append("B" if braked else grave[0] if grave else "." if any(sums.values()) else " ")
         return "".join(out)
 
     def totals(self, line: Timeline) -> tuple[dict[str, float], int]:
         """Milliseconds per letter over the axis, and brakes. Causes overlap and are never added up."""
-        span = range(line.first, line.last + 1)
-        sums = {cause: sum(held.get(column, 0.0) for column in span) for cause, held in self.held.items()}
-        return sums, sum(self.brakes.get(column, 0) for column in span)
+        span = range(line.first * line.slots, (line.last + 1) * line.slots)
+        sums = {cause: sum(held.get(slot, 0.0) for slot in span) for cause, held in self.held.items()}
+        return sums, sum(self.brakes.get(slot, 0) for slot in span)
+
+
+def _slots(column: int, line: Timeline) -> range:
+    """The slots in a column, both counted from the epoch."""
+    return range(column * line.slots, (column + 1) * line.slots)
 
 
 def _card(row: Mapping[str, Any], first: int) -> Card:

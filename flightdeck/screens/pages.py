@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flightdeck.screens.box import BoxScreen
 from flightdeck.screens.events import EventsScreen
 from flightdeck.screens.fleet import FleetScreen
 from flightdeck.screens.jobs import JobsScreen
@@ -20,6 +21,7 @@ TOP = ("fleet", "jobs", "throttle", "events", "queues")  # those with a number; 
 
 PAGES: dict[str, Callable[..., Screen[Any]]] = {
     "fleet": FleetScreen,
+    "box": BoxScreen,
     "jobs": JobsScreen,
     "events": EventsScreen,
 }

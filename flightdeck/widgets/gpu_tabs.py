@@ -38,6 +38,7 @@ class Gpu:
     card: Card | None = None
     shutdown_c: float | None = None
     before: tuple[GpuSample, datetime] | None = None
+    box_mem: tuple[float | None, float | None] = (None, None)  # used and total of the box, which unified cards share
 
 
 @dataclass
@@ -53,7 +54,9 @@ def tabs_line(gpus: Sequence[tuple[str, GpuSample]], chosen: str, width: int) ->
     row = Row(width).add("GPU ", "dim")
     places: list[tuple[int, int, str]] = []
     at = next((index for index, (name, _) in enumerate(gpus) if name == chosen), 0)
-    room = max(1, (width - 4 - 8) // TAB_CELLS)
+    room = (width - 4) // TAB_CELLS
+    if len(gpus) > room:
+        room = max(1, (width - 4 - 8) // TAB_CELLS)
     first = min(max(0, at - room // 2), max(0, len(gpus) - room)) if len(gpus) > room else 0
     shown = gpus[first : first + room]
     if first:
@@ -174,7 +177,7 @@ def _plain(label: str, value: str, why: str | None = None) -> list[Span]:
 
 
 def _missing(label: str, why: str | None) -> list[Span]:
-    return [(f"{label} ", "dim"), ("n/a", "faint"), (f" {why}" if why else "", "faint")]
+    return [(f"{label} ", "dim"), ("n/a", "faint"), (f" {why or 'not offered'}", "faint")]
 
 
 def _of(
@@ -218,9 +221,12 @@ def _memory(gpu: Gpu) -> list[Span]:
     unified = device is not None and device.unified
     total = g.mem_total_mb if g.mem_total_mb else device.mem_mb if device is not None and device.mem_mb else None
     if unified:
-        if units.known(g.mem_used_mb) and total:
-            return [("mem ", "dim"), ("unified ", "info"), (f"{units.gigabytes(g.mem_used_mb)}/{units.gigabytes(total)}", "text"), (" G", "dim")]  # fmt: skip
-        return [("mem ", "dim"), ("unified", "info"), (" with the box's", "dim")]
+        own = units.known(g.mem_used_mb) and bool(total)
+        used, whole = (g.mem_used_mb, total) if own else gpu.box_mem
+        spans: list[Span] = [("mem ", "dim"), ("unified ", "info")]
+        if not units.known(used) or not whole:
+            return [*spans, ("n/a", "faint")]
+        return [*spans, (f"{units.gigabytes(used)}/{units.gigabytes(whole)}", "text"), (" G", "dim")]
     if not units.known(g.mem_used_mb) or not total:
         return _missing("mem", gpu.absent.get("mem_used_mb") or gpu.absent.get("mem_total_mb"))
     return [("mem ", "dim"), (units.gigabytes(g.mem_used_mb), "text"), (f"/{units.gigabytes(total)} G", "dim")]

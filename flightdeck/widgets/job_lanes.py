@@ -65,7 +65,7 @@ def _place(job: Attempt, line: Timeline) -> Placed | None:
     left, right = line.cell(max(0, first)), line.cell(min(line.count - 1, max(first, last)))
     text = _text(job)
     size = cell_len(text) + 2
-    if right - left - 1 >= size:
+    if right - left - 1 >= size + 4:  # enough of the bar is left to see where it begins and ends
         start = left + 1 + max(0, (right - left - 1 - size) // 2)
     elif right + 1 + size <= line.cells:
         start = right + 1

@@ -71,8 +71,14 @@ def sensor_lines(sensors: Sensors, width: int, rows: int, stale: bool = False) -
     room = rows - reasons
     out: list[Line] = []
     sizes = _shares([len(section.rows) for section in full], room)
+    spare = room - sum(sizes)
     for section, size in zip(full, sizes, strict=True):
+        if out and spare > 0:
+            spare -= 1
+            out.append(Row(width).done())
         out += _section(section, width, size)
+    if out and reasons and spare > 0:
+        out.append(Row(width).done())
     for what, why in away[:reasons]:
         out.append(
             Row(width)

@@ -1,0 +1,389 @@
+"""The page of one box: facts, the chosen GPU, charts over throttling over jobs on one time axis, lanes, named sensors.
+
+Pure: a scene, what the page has read, and a size in; lines and click targets out. Wide, three columns; middling, charts
+beside a column of words; narrow, one chart over everything else in short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from flightdeck.charts.big import MARGIN
+from flightdeck.model import units
+from flightdeck.model.fleet import Box
+from flightdeck.model.text import clean
+from flightdeck.model.timeline import Timeline
+from flightdeck.model.traces import gpu_identity
+from flightdeck.widgets import box_charts, gpu_tabs, job_lanes, sensor_list
+from flightdeck.widgets.box_card import STATE_TONES, STATE_WORDS
+from flightdeck.widgets.box_charts import BoxView, Wanted
+from flightdeck.widgets.job_list import job_rows
+from flightdeck.widgets.lane_row import exit_row, lane_row, model_row, room_for_words
+from flightdeck.widgets.lines import Glyphs, Line, Row, Span
+from flightdeck.widgets.meter import device_of
+from flightdeck.widgets.scene import Cursor, Scene
+from flightdeck.widgets.throttle_strip import TONES
+
+if TYPE_CHECKING:
+    from engine.telemetry.sample import GpuSample
+
+WIDE, MIDDLING = 150, 104
+CHART_LEAST, CHART_GOOD = 6, 8  # rows of a chart without its time axis, title included
+GOOD_CELLS = (180, 120, 90, 72, 60, 45, 36)  # time axes that a window fills to the last column
+AXIS_ROWS = 2
+JOBS_LEAST, JOBS_MOST = 3, 12
+
+
+@dataclass
+class Page:
+    """Lines of equal width; what a click on a line means; where the tabs of the GPUs stand: (row, first, last + 1, GPU)."""
+
+    lines: list[Line] = field(default_factory=list)
+    targets: dict[int, tuple[int, Cursor]] = field(default_factory=dict)  # row -> (first column, what)
+    tabs: list[tuple[int, int, int, str]] = field(default_factory=list)
+
+
+def gpus_of(scene: Scene, box: Box, view: BoxView) -> list[tuple[str, GpuSample]]:
+    """(identity, newest look) of the box's GPUs by index: of live samples, else as the database has them."""
+    sample = scene.deck.history(box).latest
+    found = sample.gpus if sample is not None and sample.gpus else view.cards
+    return [(clean(gpu_identity(gpu), 60), gpu) for gpu in sorted(found, key=lambda gpu: gpu.gpu_index)]
+
+
+def chart_cells(width: int) -> int:
+    """The characters of the time axis on a page of this width."""
+    return max(4, _left_width(width) - MARGIN)
+
+
+def timeline(scene: Scene, width: int) -> Timeline:
+    return Timeline(scene.end(), scene.window.span_s, chart_cells(width))
+
+
+def box_page(scene: Scene, box: Box, view: BoxView, width: int, height: int) -> Page:
+    """Everything, in exactly ``height`` lines of ``width`` cells."""
+    page = Page()
+    line = timeline(scene, width)
+    gpus = gpus_of(scene, box, view)
+    if view.gpu not in [name for name, _ in gpus]:
+        view.gpu = gpus[0][0] if gpus else ""
+    chosen = next((gpu for name, gpu in gpus if name == view.gpu), None)
+    page.lines.append(facts_line(scene, box, view, width))
+    _gpu_block(page, scene, box, view, gpus, chosen, line, width, height)
+    device = device_of(box, chosen) if chosen is not None else None
+    cards = box_charts.gpu_wanted(scene, box, view, chosen, device, line, len(gpus))
+    hosts = box_charts.host_wanted(scene, box, line)
+    room = height - len(page.lines)
+    if width >= WIDE:
+        _wide(page, scene, box, view, cards, hosts, line, width, room)
+    elif width >= MIDDLING:
+        _middling(page, scene, box, view, cards + hosts, line, width, room)
+    else:
+        _narrow(page, scene, box, view, cards + hosts, line, width, room)
+    del page.lines[height:]
+    page.lines += [Row(width).done() for _ in range(height - len(page.lines))]
+    return page
+
+
+def facts_line(scene: Scene, box: Box, view: BoxView, width: int) -> Line:
+    """Name, state, age; what the box is. Facts that do not fit are left out from behind."""
+    deck = scene.deck
+    state = deck.box_state(box)
+    age = deck.sample_age(box)
+    row = Row(width).add(f" {scene.glyphs.up} ", STATE_TONES[state]).add(box.name, "bright")
+    if box.simulated:
+        row.add("  simulated", "cyan")
+    if state != "up":
+        row.add(f"  {STATE_WORDS[state]}", f"{STATE_TONES[state]}+b")
+    seen = "no samples" if age is None else "live" if age < 4 else f"last sample {units.ago(age)}"
+    row.add(f"  {seen}", "dim" if state == "up" else "warn")
+    sample = deck.history(box).latest
+    load = units.number(sample.load1, 1) if sample is not None and units.known(sample.load1) and state != "down" else ""
+    names = [device.name for device in box.devices if device.name]
+    cores = f"{box.cores} cores" if box.cores else ""
+    parts = [
+        box.cpu_model,
+        " ".join(part for part in (cores, f"load {load}" if load else "") if part),
+        f"{units.gigabytes(box.mem_mb)} G" if box.mem_mb else "",
+        f"{len(names)} x {names[0]}" if len(names) > 1 else names[0] if names else "no GPU",
+        f"driver {box.driver}" if box.driver else "",
+        f"kernel {view.facts.kernel}" if view.facts.kernel else "",
+        f"up {units.age(view.sensors.uptime_s)}" if view.sensors.uptime_s is not None else "",
+        box.description if box.description != box.name else "",
+    ]
+    for part in parts:
+        if part and row.used + 3 + cell_len(part) <= width:
+            row.add("   ").add(part, "dim")
+    return row.done()
+
+
+def _gpu_block(
+    page: Page, scene: Scene, box: Box, view: BoxView, gpus: list[tuple[str, GpuSample]], chosen: GpuSample | None,
+    line: Timeline, width: int, height: int,
+) -> None:  # fmt: skip
+    """Tabs where there are several, the chosen one's name, figures and throttling."""
+    if chosen is None:
+        why = "no GPU in this box" if not box.devices else "its GPUs have not been read yet"
+        page.lines.append(Row(width).add(" ").add("GPU  n/a  ", "dim").add(why, "faint").done())
+        return
+    inner = width - 2
+    if len(gpus) > 1:
+        drawn = gpu_tabs.tabs_line(gpus, view.gpu, inner)
+        y = len(page.lines)
+        page.tabs = [(y, start + 1, stop + 1, name) for start, stop, name in drawn.places]
+        page.lines.append(_inset(drawn.line))
+    device = device_of(box, chosen)
+    sample = scene.deck.history(box).latest
+    memory = (sample.mem_used_mb, sample.mem_total_mb or box.mem_mb) if sample is not None else (None, None)
+    before = scene.deck.history(box).gpu_alive.get(gpu_identity(chosen))
+    shutdown = view.facts.shutdown_c.get(view.gpu)
+    absent = view.sensors.gpu_absent.get(chosen.gpu_index, {})
+    gpu = gpu_tabs.Gpu(chosen, device, absent, view.card(), shutdown, before, memory)
+    now = scene.end()
+    page.lines.append(_inset(gpu_tabs.name_line(gpu, now, inner)))
+    if chosen.state == "ok":
+        rows = 1 if width >= 200 else 2
+        packed = gpu_tabs.packed(gpu_tabs.figures(gpu, now), inner, rows if height > 16 else 1)
+        page.lines += [_inset(figures) for figures in packed]
+    page.lines.append(_inset(gpu_tabs.held_line(gpu, line, inner)))
+
+
+def _inset(line: Line) -> Line:
+    return [(" ", "text"), *line, (" ", "text")]
+
+
+# -- layouts
+
+
+def _left_width(width: int) -> int:
+    """Of the charts that have throttling and jobs below them."""
+    if width >= WIDE:
+        return _good(width * 42 // 100)
+    return _good(width - 48) if width >= MIDDLING else width
+
+
+def _middle_width(width: int) -> int:
+    """Of the charts beside them; nothing unless the page is wide."""
+    return _good(width - _left_width(width) - 4 - max(44, width * 22 // 100)) if width >= WIDE else 0
+
+
+def _good(most: int) -> int:
+    """The widest chart of at most so many cells whose time axis is full."""
+    return next((cells + MARGIN for cells in GOOD_CELLS if cells + MARGIN <= most), most)
+
+
+def _wide(
+    page: Page, scene: Scene, box: Box, view: BoxView, cards: list[Wanted], hosts: list[Wanted], line: Timeline,
+    width: int, height: int,
+) -> None:  # fmt: skip
+    left, middle = _left_width(width), _middle_width(width)
+    words = width - left - middle - 4
+    if not cards:  # a box of processors: its own charts take both columns
+        half = -(-len(hosts) // 2)
+        cards, hosts = hosts[:half], hosts[half:]
+    jobs = _job_rows(scene, view, line, height)
+    stack = _stack(scene, box, view, _turned(cards, view.chart), line, left, height - 1 - jobs)
+    stack += _under(scene, view, box, line, left, jobs)
+    second = Timeline(line.end, line.span_s, middle - MARGIN)
+    beside = _stack(scene, box, view, _turned(hosts, view.chart), second, middle, height)
+    column = _words(scene, box, view, words, height)
+    _side_by_side(page, [(stack, left), (beside, middle), (column.lines, words)], height)
+    _shifted(page, column, len(page.lines) - height, left + middle + 4)
+
+
+def _middling(
+    page: Page, scene: Scene, box: Box, view: BoxView, charts: list[Wanted], line: Timeline, width: int, height: int
+) -> None:
+    left = _left_width(width)
+    words = width - left - 2
+    jobs = _job_rows(scene, view, line, height)
+    stack = _stack(scene, box, view, _turned(charts, view.chart), line, left, height - 1 - jobs)
+    stack += _under(scene, view, box, line, left, jobs)
+    column = _words(scene, box, view, words, height)
+    _side_by_side(page, [(stack, left), (column.lines, words)], height)
+    _shifted(page, column, len(page.lines) - height, left + 2)
+
+
+def _narrow(
+    page: Page, scene: Scene, box: Box, view: BoxView, charts: list[Wanted], line: Timeline, width: int, height: int
+) -> None:
+    lanes = max(1, len(scene.lanes(box)))
+    running = max(1, len(scene.jobs(box)) + scene.hidden_jobs(box))
+    fixed = 1  # the throttle strip
+    words = min(lanes, 2 if height < 20 else 4) + min(running, 1 if height < 20 else 3)
+    jobs = min(JOBS_LEAST if height < 20 else 6, max(0, height - fixed - words - CHART_LEAST - AXIS_ROWS))
+    sensors = 1 if height - fixed - words - jobs > CHART_LEAST + AXIS_ROWS else 0
+    chart = max(0, height - fixed - words - jobs - sensors)
+    page.lines += _stack(scene, box, view, _turned(charts, view.chart), line, width, chart)
+    page.lines += _under(scene, view, box, line, width, jobs)
+    _lane_lines(page, scene, box, width, min(lanes, 2 if height < 20 else 4), 0)
+    _running_lines(page, scene, box, width, words - min(lanes, 2 if height < 20 else 4))
+    if sensors:
+        page.lines += [_inset(short) for short in gpu_tabs.packed(sensor_list.short_parts(view.sensors), width - 2, 1)]
+
+
+def _job_rows(scene: Scene, view: BoxView, line: Timeline, height: int) -> int:
+    wanted = job_lanes.wanted_rows(view.jobs, line, scene.project)
+    return max(JOBS_LEAST, min(wanted, JOBS_MOST, height // 3))
+
+
+def _turned(charts: list[Wanted], by: int) -> list[Wanted]:
+    at = by % len(charts) if charts else 0
+    return charts[at:] + charts[:at]
+
+
+def _stack(
+    scene: Scene, box: Box, view: BoxView, charts: list[Wanted], line: Timeline, width: int, height: int
+) -> list[Line]:
+    """As many charts as fit below each other, on one time axis; the last one has its ticks."""
+    if height <= 0:
+        return []
+    if not charts:
+        text = Row(width).add(" ").add("n/a  ", "dim").add("nothing was measured here in this window", "faint").done()
+        return [text, *[Row(width).done() for _ in range(height - 1)]]
+    least = CHART_GOOD if height >= 30 else CHART_LEAST
+    count = max(1, min(len(charts), (height - AXIS_ROWS) // least))
+    base, over = divmod(height - AXIS_ROWS, count)
+    lines: list[Line] = []
+    for index, wanted in enumerate(charts[:count]):
+        last = index == count - 1
+        rows = base + (1 if index < over else 0) + (AXIS_ROWS if last else 0)
+        lines += box_charts.draw(scene, box, view, wanted, line, width, min(rows, height - len(lines)), last)
+    return lines[:height]
+
+
+def _under(scene: Scene, view: BoxView, box: Box, line: Timeline, width: int, jobs: int) -> list[Line]:
+    """The throttle strip and the jobs, on the axis of the charts above them."""
+    at = scene.at()
+    column = line.column(at) if at is not None else -1
+    x = MARGIN + line.cell(column) if 0 <= column < line.count else None
+    lines = [strip_line(scene, box, view, line, width)]
+    lines += job_lanes.job_lines(
+        view.jobs, line, MARGIN, width, jobs, scene.glyphs, scene.project, view.more_jobs, view.jobs_note
+    )
+    return lines if x is None else [*(_crossed(each, x, scene.glyphs) for each in lines)]
+
+
+def strip_line(scene: Scene, box: Box, view: BoxView, line: Timeline, width: int) -> Line:
+    """A letter per character: what held back the chosen GPU; before it was read, what held back the box."""
+    row = Row(width).add("THROT", "text", MARGIN)
+    card, past = view.card(), scene.deck.past(box, line.span_s)
+    letters = ""
+    if card is not None and any(card.held.values()):
+        letters = card.letters(line)
+    elif past.throttle_offered and past.step_s == line.slot_s:
+        first = line.first * line.slots - line.shift % 2 * line.slots
+        cells = (line.count + 1) // 2
+        letters = "".join(past.throttle.cell(first + cell * 2 * line.slots, 2 * line.slots) for cell in range(cells))
+        letters = letters.rjust(line.cells)
+    if not letters.strip():
+        why = "no GPU in this box" if not box.devices else "no counters, no mask, or nothing read in this window"
+        return row.add("n/a  ", "dim").add(why, "faint").done()
+    run = ""
+    for letter in [*letters, ""]:
+        if run and letter != run[0]:
+            row.add(run, TONES.get(run[0], "text"))
+            run = ""
+        run += letter
+    return row.done()
+
+
+def _crossed(line: Line, x: int, g: Glyphs) -> Line:
+    """The instant that is looked at, as a mark on a line of text."""
+    out: Line = []
+    at = 0
+    for text, style in line:
+        size = cell_len(text)
+        if at <= x < at + size and size == len(text):
+            here = text[x - at]
+            mark: Span = ("|" if g.ascii else "⡇", "focus") if here == " " else (here, "focus+r")
+            out += [(text[: x - at], style), mark, (text[x - at + 1 :], style)]
+        else:
+            out.append((text, style))
+        at += size
+    return [span for span in out if span[0]]
+
+
+def _words(scene: Scene, box: Box, view: BoxView, width: int, height: int) -> Page:
+    """The column of words: lanes, what runs, sensors, processes."""
+    column = Page()
+    lanes = scene.lanes(box)
+    jobs = len(scene.jobs(box)) + scene.hidden_jobs(box)
+    column.lines.append(Row(width).add("LANES", "dim").done())
+    most = max(1, height // 4)
+    details = sum(lane.queue == "gpu" or lane.silent(scene.deck.view_age()) for lane in lanes)
+    _lane_lines(column, scene, box, width, min(max(1, len(lanes)), most), details if height >= 24 else 0)
+    if height >= 30:
+        column.lines.append(Row(width).done())
+    column.lines.append(Row(width).add("RUNNING", "dim").done())
+    _running_lines(column, scene, box, width, min(max(1, jobs), max(1, height // 4)))
+    processes = view.sensors.processes
+    below = 1 if processes is None or not processes else min(len(processes) + 1, max(2, height // 5))
+    if not box.devices:
+        below = 0
+    if height >= 30:
+        column.lines.append(Row(width).done())
+    room = height - len(column.lines) - below
+    state = scene.deck.box_state(box)
+    column.lines += sensor_list.sensor_lines(view.sensors, width, max(0, room), stale=state == "down")
+    chosen = next((gpu.gpu_index for name, gpu in gpus_of(scene, box, view) if name == view.gpu), None)
+    column.lines += sensor_list.process_lines(processes, chosen, width, below)
+    del column.lines[height:]
+    return column
+
+
+def _lane_lines(page: Page, scene: Scene, box: Box, width: int, rows: int, details: int) -> None:
+    lanes = scene.lanes(box)
+    if not lanes:
+        where = "no lanes on this box" if scene.project is None else "no lanes of this project here"
+        page.lines.append(Row(width).add(f"  {where}", "faint").done())
+        return
+    since = scene.deck.view_age()
+    chosen = scene.cursor.lane if scene.cursor.box == box.raw and not scene.cursor.job else None
+    shown = list(lanes[:rows])
+    if chosen and shown and all(lane.raw_queue != chosen for lane in shown):
+        shown[-1] = next((lane for lane in lanes if lane.raw_queue == chosen), shown[-1])
+    words = room_for_words(shown, width)
+    for lane in shown:
+        target = Cursor(box.raw, lane.raw_queue)
+        page.targets[len(page.lines)] = (0, target)
+        page.lines.append(lane_row(lane, width, scene.glyphs, lane.raw_queue == chosen, since, words))
+        if details and (lane.queue == "gpu" or lane.silent(since)):
+            details -= 1
+            page.targets[len(page.lines)] = (0, target)
+            page.lines.append(exit_row(lane, width) if lane.silent(since) else model_row(lane, width))
+
+
+def _running_lines(page: Page, scene: Scene, box: Box, width: int, rows: int) -> None:
+    chosen = scene.cursor.job if scene.cursor.box == box.raw else ""
+    found = job_rows(
+        scene.jobs(box), rows, width, scene.glyphs, chosen, scene.deck.view_age(), scene.hidden_jobs(box),
+        scene.project is None,
+    )  # fmt: skip
+    for line, job in found:
+        if job is not None:
+            page.targets[len(page.lines)] = (0, Cursor(box.raw, job.queue, job.id))
+        page.lines.append(line)
+
+
+def _side_by_side(page: Page, parts: list[tuple[list[Line], int]], height: int) -> None:
+    for y in range(height):
+        row: Line = []
+        for index, (lines, width) in enumerate(parts):
+            if index:
+                row.append(("  ", "text"))
+            row += lines[y] if y < len(lines) else [(" " * width, "text")]
+        page.lines.append(row)
+
+
+def _shifted(page: Page, column: Page, down: int, right: int) -> None:
+    """The click targets of a column, where it stands on the page."""
+    for y, (x, target) in column.targets.items():
+        page.targets[y + down] = (x + right, target)
+
+
+def instant_text(at: datetime) -> str:
+    return at.astimezone().strftime("%H:%M:%S")
