@@ -13,6 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from engine import config, registry
 from engine.commands.options import LineFormatter
@@ -21,6 +22,10 @@ from engine.store.migrate import migrate
 from tests.support import Processes
 
 TEMPLATE = "flightdeck_template_test"
+
+# A loaded machine is slow at everything: what takes long is not wrong.
+settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loaded")
 
 for name in list(os.environ):
     if name.startswith(("FLIGHTDECK_", "TEXTUAL")) and name != "FLIGHTDECK_TEST_DB_URL":

@@ -105,6 +105,8 @@ class Terminal:
 
         eventually(look, timeout_s, f"the deck to leave; it shows\n{self.screen()}")
         assert self.status is not None
+        if self.reading:
+            self._reader.join(timeout_s)  # what it said last is still to be read
         return self.status
 
     def flags(self) -> list[object]:
