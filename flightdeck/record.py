@@ -9,15 +9,16 @@ import time
 from pathlib import Path
 
 from engine import config
-from engine.errors import BadInput, EngineError
+from engine.errors import BadInput, EngineError, StoreError
 from engine.feed import Feed, FeedUpdate
 from engine.store import Db, Store
 from flightdeck.launch import store_name
+from flightdeck.recorded import canonical
 from flightdeck.recording import Said, Writer
 from flightdeck.rounds import questions
 from flightdeck.snapshot import open_to_look
 
-ROUND_S = 15.0  # every question is asked so often
+ROUND_S = 1.0  # so often it is looked whether a question is due
 CALL_S = 4.0
 
 
@@ -61,6 +62,7 @@ class Recorder:
         self._view: dict[str, object] | None = None
         self._state = ""
         self._db: Db | None = None
+        self._due: dict[tuple[str, str], float] = {}  # when a question is asked again
 
     def stop(self) -> None:
         self._stop.set()
@@ -100,15 +102,22 @@ class Recorder:
             self._stop.set()
 
     def _round(self, end: float | None) -> None:
-        """Ask everything once."""
-        for name, arguments in questions(self._view or {}):
-            if self._stop.is_set() or (end is not None and time.monotonic() >= end):
+        """Ask what is due."""
+        for question in questions(self._view or {}):
+            now = time.monotonic()
+            if self._stop.is_set() or (end is not None and now >= end):
                 return
+            key = (question.name, canonical(question.arguments))
+            if now < self._due.get(key, 0.0):
+                continue
+            self._due[key] = now + question.every_s
             try:
-                said = self._ask(name, arguments)
-            except EngineError:
+                said = self._ask(question.name, question.arguments)
+            except StoreError:
                 self._close()  # the feed tells that the database is away
                 return
+            except EngineError as error:
+                said = Said(question.name, question.arguments, None, str(error))
             try:
                 self._writer.answer(said, time.monotonic())
             except OSError as error:

@@ -17,6 +17,7 @@ cannot be read is skipped and counted; the last one may be cut off.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 import threading
@@ -77,7 +78,7 @@ class Writer:
         self._flushed = time.monotonic()
         self._view: Row | None = None
         self._view_t = -math.inf
-        self._said: dict[tuple[str, str], str] = {}
+        self._said: dict[tuple[str, str], bytes] = {}
         self.lines = 0
         self.last_t = 0.0
         head = {
@@ -118,10 +119,11 @@ class Writer:
         with self._lock:
             if self._start is None:
                 return  # before the first update there is nothing to show it beside
-            key, text = (said.name, canonical(said.arguments)), canonical([said.value, said.error])
-            if self._said.get(key) == text:
+            key = (said.name, canonical(said.arguments))
+            digest = hashlib.blake2b(canonical([said.value, said.error]).encode()).digest()
+            if self._said.get(key) == digest:
                 return
-            self._said[key] = text
+            self._said[key] = digest
             row = {"t": self._time(mono), "ask": said.name, "with": said.arguments, "say": said.value}
             self._line(row | ({"error": said.error} if said.error else {}))
 

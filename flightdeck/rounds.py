@@ -1,13 +1,75 @@
-"""Which questions a recording answers: those that the deck's pages would ask about the fleet as it is. Pure."""
+"""Which questions a recording answers, and how often: those that the deck's pages ask when they are opened. Pure.
+
+A replay can answer nothing else: a filter or an older page of a list says so. ``tests/deck/test_pages_frames.py`` walks
+through every page of a recording and fails where one asks what does not stand here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-Question = tuple[str, dict[str, Any]]
+from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
+from flightdeck.model.jobs import STATUSES
+
+QUICK_S = 15.0  # lists that change all the time
+SLOW_S = 60.0  # series: live samples fill in between
+RARE_S = 300.0  # days and weeks
+BOXES = 16  # so many boxes are asked about; a larger fleet is a recording of its overview
+GPUS = 8
+JOBS = 24
+PROJECTS = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    name: str
+    arguments: dict[str, Any] = field(hash=False)
+    every_s: float
 
 
 def questions(view: Mapping[str, Any]) -> list[Question]:
-    """What each page asks when it is opened on this view, most telling first."""
-    return []
+    """What the pages would ask about this view, lists first."""
+    boxes = [row for row in view.get("boxes") or [] if isinstance(row, Mapping)][:BOXES]
+    projects = [None, *(row["project"] for row in view.get("projects") or [])][: PROJECTS + 1]
+    return [*_lists(projects), *_jobs(view, boxes), *_throttling(), *_boxes(boxes)]
+
+
+def _lists(projects: list[str | None]) -> Iterator[Question]:
+    for project in projects:
+        quick = QUICK_S if project is None else SLOW_S
+        for status, _ in STATUSES:
+            yield Question("jobs", {"status": status, "project": project}, quick)
+        yield Question("job_counts", {"project": project}, quick)
+        yield Question("queues", {"project": project}, quick)
+        yield Question("events", {"project": project}, quick)
+
+
+def _jobs(view: Mapping[str, Any], boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
+    """Of what runs, and of what last happened to a job."""
+    ids = [str(job["id"]) for row in boxes for job in row.get("jobs") or []]
+    ids += [str(event["job_id"]) for event in view.get("events") or [] if event.get("job_id")]
+    for job_id in list(dict.fromkeys(ids))[:JOBS]:
+        yield Question("job", {"job_id": job_id}, QUICK_S)
+
+
+def _throttling() -> Iterator[Question]:
+    for span_s in SPANS_S[-2:]:
+        yield Question("throttle", {"span_s": span_s}, SLOW_S)
+        yield Question("throttle_jobs", {"span_s": span_s}, SLOW_S)
+
+
+def _boxes(boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
+    for row in boxes:
+        box = row["box"]
+        yield Question("box_now", {"box": box}, QUICK_S)
+        gpus = ((row.get("facts") or {}).get("gpus") or [])[:GPUS]
+        for span_s in SPANS_S:
+            rest = QUICK_S if span_s <= HOUR_S else RARE_S
+            yield Question("box_jobs", {"box": box, "seconds": span_s}, rest)
+            if span_s > HOUR_S:
+                yield Question("span", {"box": box, "span_s": span_s}, RARE_S)
+            for gpu in gpus:
+                arguments = {"box": box, "seconds": span_s, "bucket_s": slot_step(span_s), "gpu": gpu.get("uuid") or f"#{gpu.get('index')}"}
+                yield Question("box_gpus", arguments, SLOW_S if span_s <= HOUR_S else RARE_S)

@@ -1,7 +1,8 @@
-"""Pictures of the deck from real frames: a demo fleet is started, watched for a while, and drawn at every size.
+"""Pictures of the deck, drawn from a recording: what the README shows.
 
-``python -m screenshots.make [--seconds N] [--only NAME]`` writes SVG here, and PNG when a Chromium is installed
-(simpler renderers ignore the text widths and misplace every column).
+``python -m screenshots.make [--only NAME]`` plays ``demo.jsonl.gz`` to its end and writes SVG here, and PNG when a Chromium
+is installed (simpler renderers ignore the text widths and misplace every column). ``--record 150`` first records a fresh
+demo for so many seconds: lanes are parked and drained meanwhile, a process dies, a card gets too hot.
 """
 
 from __future__ import annotations
@@ -17,67 +18,84 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-from engine.feed import Feed, FeedUpdate
+import engine
 from engine.store import Store
-from flightdeck.frame import render_frame
+from flightdeck.frame import Shot, render_frames
+from flightdeck.record import Recorder
+from flightdeck.recording import Recording, Writer
+from flightdeck.replay import BASE
 
 HERE = Path(__file__).resolve().parent
-SIZES = {"80x24": (80, 24), "120x40": (120, 40), "210x50": (210, 50)}
+RECORDING = HERE / "demo.jsonl.gz"
 FONT = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+# name: (size, theme, what is on it)
+PICTURES: dict[str, tuple[tuple[int, int], str, Shot]] = {
+    "fleet-120x40": ((120, 40), "dark", Shot("fleet")),
+    "fleet-210x50": ((210, 50), "dark", Shot("fleet")),
+    "fleet-80x24": ((80, 24), "dark", Shot("fleet")),
+    "fleet-120x40-light": ((120, 40), "light", Shot("fleet")),
+    "box-120x40": ((120, 40), "dark", Shot("box", {"box": "osprey"})),
+    "box-210x50": ((210, 50), "dark", Shot("box", {"box": "osprey"})),
+    "throttle-120x40": ((120, 40), "dark", Shot("throttle")),
+    "jobs-120x40": ((120, 40), "dark", Shot("jobs")),
+    "queues-120x40": ((120, 40), "dark", Shot("queues")),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=45.0, help="how long the fleet runs before it is drawn")
+    parser.add_argument("--record", type=float, metavar="SECONDS", help="record a fresh demo first")
     parser.add_argument("--only", default="", help="names that contain this text")
     parser.add_argument("--to", type=Path, default=HERE, help="the folder to write to")
     options = parser.parse_args()
-    updates = watch(options.seconds)
-    for size, cells in SIZES.items():
-        for theme in ("dark", "light"):
-            name = f"fleet-{size}-{theme}"
-            if options.only in name:
-                write(
-                    options.to / f"{name}.svg",
-                    render_frame(updates, cells, theme, store_name="demo", read_only=False).svg,
-                )
+    if options.record:
+        record(RECORDING, options.record)
+    recording = Recording.load(RECORDING)
+    updates, answers = recording.still(recording.duration_s, BASE), recording.answers(recording.duration_s)
+    for name, (size, theme, shot) in PICTURES.items():
+        if options.only in name:
+            found = render_frames(updates, {"": shot}, size, theme, store_name="demo", read_only=False, answers=answers)
+            write(options.to / f"{name}.svg", found[""].svg)
 
 
-def watch(seconds: float) -> list[FeedUpdate]:
-    """What a deck on a fresh demo would have heard after ``seconds``, once every box reports."""
+def record(path: Path, seconds: float) -> None:
+    """Start a demo, wait until every box reports, record it and give it some orders meanwhile."""
     directory = tempfile.mkdtemp(prefix="flightdeck-screenshots-")
     demo = subprocess.Popen(
         [sys.executable, "-m", "flightdeck.cli", "demo", "--headless", "--dir", directory, "--box", "workbench"],
         stdout=subprocess.PIPE,
         text=True,
     )
-    updates: list[FeedUpdate] = []
-    reporting: set[str] = set()
-    complete = threading.Event()
-
-    def take(update: FeedUpdate) -> None:
-        updates.append(update)
-        reporting.update(sample.box for sample in update.samples)
-        if len(reporting) >= 4:
-            complete.set()
-
     try:
         assert demo.stdout is not None
         line = demo.stdout.readline()
         if not line.startswith("ready "):
             raise SystemExit(f"the demo did not start: {line or 'it said nothing'}")
-        feed = Feed(lambda: Store(line.split()[1]), take)
-        feed.start()
-        if not complete.wait(120):
-            raise SystemExit(f"only these boxes report after two minutes: {', '.join(sorted(reporting))}")
-        time.sleep(seconds)
-        feed.stop()
-        return updates
+        url = line.split()[1]
+        engine.configure(db_url=url)
+        time.sleep(45.0)  # jobs run, the GPUs are warm
+        writer = Writer(path, "demo", overwrite=True)
+        thread = threading.Thread(target=give_orders, args=(seconds,), daemon=True)
+        thread.start()
+        try:
+            Recorder(Store(url), writer, threading.Event()).run(seconds)
+        finally:
+            writer.close()
+        print(f"{path}: {path.stat().st_size / 1024:.0f} kB")
     finally:
         demo.terminate()
         demo.wait(timeout=30)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def give_orders(seconds: float) -> None:
+    """What an operator does in the last third: one lane parked, one drained."""
+    time.sleep(seconds * 0.6)
+    engine.park(queue="cpu", box="harrier", project="speech", policy="hard", reason="fan is loud", requested_by="ops")
+    time.sleep(seconds * 0.15)
+    engine.park(queue="gpu", box="kestrel", project="render", policy="drain", requested_by="ops")
 
 
 def write(path: Path, svg: str) -> None:
