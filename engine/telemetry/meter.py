@@ -71,6 +71,9 @@ class Meter:
         self._text: Text | None = None
         self._text_last: dict[str, tuple[int, float]] = {}
         self._text_slowed = False
+        self._checked: dict[str, tuple[int, float]] = {}  # cause -> the last text's value, when, even if it is old
+        self._since: dict[str, float] = {}  # cause -> what its counter told since then
+        self._owed: dict[str, float] = {}  # cause -> what a counter that a text proved wrong had left out
         self._impossible: dict[str, int] = {}
         self._ignored: dict[str, int] = {}
         self._distrusted: set[str] = set()
@@ -97,8 +100,10 @@ class Meter:
         self._last.clear()
         self._text_last.clear()
         self._text = None
-        for doubts in (self._impossible, self._ignored, self._distrusted, self._vouched, self._waiting):
-            doubts.clear()
+        for memory in (self._impossible, self._ignored, self._waiting, self._checked, self._since, self._owed):
+            memory.clear()
+        self._distrusted.clear()
+        self._vouched.clear()
 
     def feed(self, reading: Reading) -> Held:
         before, self._before = self._before, reading
@@ -116,6 +121,7 @@ class Meter:
                 if cause not in self._distrusted:
                     sources[cause] = "counter"
                     ms[cause] = told.get(cause) if first else gained
+                    self._since[cause] = self._since.get(cause, 0.0) + (ms[cause] or 0.0)
                     standing = bool(self._ignored.get(cause))
                     self._wait(cause, held, over=gained is not None and not standing)
                     continue
@@ -130,7 +136,7 @@ class Meter:
             elif reading.mask is not None:
                 sources[cause] = "mask"
             waited = self._waiting.pop(cause, 0.0)
-            ms[cause] = held + waited if held is not None else None
+            ms[cause] = self._owed.pop(cause, held + waited if held is not None else None)
         source = next((word for word in ("mask", "smi", "counter") if word in sources.values()), "none")
         return Held(ms=ms, source=source, brakes=self._brakes(reading.mask, ms, sources), reset=reset)
 
@@ -214,9 +220,20 @@ class Meter:
                 self._judge(cause, counter / self._per_ms, value / TEXT_PER_MS, (reading.mono - text.began) * 1000)
                 if cause in self._distrusted and cause not in self._text_last:
                     begun.add(cause)
-            self._text_last[cause] = (value, text.mono)
+                    self._settle(cause, value, text.mono)
+            self._text_last[cause] = self._checked[cause] = (value, text.mono)
+            self._since[cause] = 0.0
         self._text_slowed = any((told.get(cause) or 0.0) >= 1.0 for cause in HARDWARE_CAUSES)
         return told, begun
+
+    def _settle(self, cause: str, value: int, mono: float) -> None:
+        """A counter was wrong since the last text, at least: what the two texts have between them is owed."""
+        if (last := self._checked.get(cause)) is not None:
+            gained = counter_delta_ms(
+                last[0], value, (mono - last[1]) * 1000, per_ms=TEXT_PER_MS, grain_ms=TEXT_GRAIN_MS
+            )
+            if gained is not None:
+                self._owed[cause] = max(0.0, gained - self._since.get(cause, 0.0))
 
     def _judge(self, cause: str, counter_ms: float, text_ms: float, age_ms: float) -> None:
         """The text was printed before the counter was read, at most ``age_ms`` earlier."""

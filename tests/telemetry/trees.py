@@ -156,3 +156,13 @@ def metrics_v3_0(residencies_us: tuple[int, ...], size: int = 264) -> bytes:
     if size >= 264:
         struct.pack_into("<7I", table, 228, *residencies_us)
     return bytes(table)
+
+
+def metrics_v1_6(cycles: int, residencies: tuple[int, ...], content: int = 6) -> bytes:
+    """A table of format 1.6 to 1.8: cycle counter; prochot, ppt, socket, regulator and memory heat in its cycles."""
+    table = bytearray(320)
+    struct.pack_into("<HBB", table, 0, len(table), 1, content)
+    struct.pack_into("<H", table, 10, 512)
+    first = 32 if content == 6 else 40
+    struct.pack_into("<6I", table, first, cycles, *residencies)
+    return bytes(table)

@@ -23,11 +23,12 @@ from engine.telemetry.meter import Text
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 5.0
-CHECK_S = 3600.0  # between two looks that only check counters which agree
+CHECK_S = 300.0  # between two texts that only check counters
+CHECK_SOON_S = 60.0  # after the first one: at the start both may stand at zero, which proves nothing
 REST_S = 10.0  # at least, between two texts that are the source
-REST_MOST_S = 300.0
+REST_MOST_S = 600.0
 REST_PER_RUN = 200.0  # a run is followed by so many times its own length: so at most 0.5 % of a core goes into it
-FAILED_S = 60.0  # after a run without an answer, doubling up to CHECK_S
+FAILED_S, FAILED_MOST_S = 60.0, 3600.0  # after a run without an answer, doubling
 
 _PLACES = ("usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib", "opt/bin")
 _COUNTERS = re.compile(r"Clocks (Event|Throttle) Reasons Counters$", re.IGNORECASE)
@@ -96,7 +97,7 @@ class Smi:
         self._closed = False
         self._texts: dict[str, Text] = {}
         self._began = self._ended = float("-inf")
-        self._failures = 0
+        self._failures = self._checks = 0
         self.error: str | None = None
 
     def texts(self, wanted: bool, awake: Callable[[], bool] = lambda: True) -> Mapping[str, Text]:
@@ -120,10 +121,11 @@ class Smi:
 
     def _rest(self, wanted: bool) -> float:
         if self._failures:
-            return min(CHECK_S, FAILED_S * 2.0 ** min(self._failures - 1, 10))
-        if not wanted or self._began == float("-inf"):
-            return CHECK_S
-        return min(REST_MOST_S, max(REST_S, REST_PER_RUN * (self._ended - self._began)))
+            return min(FAILED_MOST_S, FAILED_S * 2.0 ** min(self._failures - 1, 10))
+        if not self._checks:
+            return 0.0
+        least = REST_S if wanted else CHECK_SOON_S if self._checks == 1 else CHECK_S
+        return max(least, min(REST_MOST_S, REST_PER_RUN * (self._ended - self._began)))
 
     def _begin(self) -> None:
         self._thread = threading.Thread(target=self._work, name="nvidia-smi", daemon=True)
@@ -139,6 +141,7 @@ class Smi:
             self.error = self.error or "nvidia-smi prints no throttle counters"
             log.warning("%s", self.error)
         self._began, self._ended = began, ended
+        self._checks += 1
         if not self._failures:  # else the last ones hold until they are too old
             lasts_s = 3 * self._rest(True) + self._deadline_s
             self._texts = {bus: Text(began, ended, counters, lasts_s) for bus, counters in found.items() if counters}

@@ -1,0 +1,385 @@
+"""Golden telemetry: what a made-up GPU's counters say, through the real probe, meter and roll-up, in seconds per cause.
+
+The truth is a list of episodes (cause, from, until). What the recorder should have found is worked out here from the
+episodes alone, as their overlap with the time that was recorded; nothing of the code under test takes part in that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.telemetry.probes.amd import AmdProbe
+from engine.telemetry.probes.gpu import GpuReading
+from engine.telemetry.probes.nvidia import NvidiaProbe
+from engine.telemetry.probes.source import over_gpus
+from engine.telemetry.rollup import by_minute, roll_up
+from engine.telemetry.sample import BoxSample, GpuSample
+from tests.telemetry import smi, trees
+from tests.telemetry.nvml import UNKNOWN, FakeNvml, Refuse, ordinary
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+CADENCE = 2.0
+BITS = {"sw_power_ms": 0x04, "hw_brake_ms": 0x88, "sw_thermal_ms": 0x20, "hw_thermal_ms": 0x48, "sync_boost_ms": 0x10}
+IDS_580 = {"sw_power_ms": 74, "sync_boost_ms": 76, "sw_thermal_ms": 269, "hw_thermal_ms": 270, "hw_brake_ms": 271}
+IDS_575 = {"sw_power_ms": 74, "sync_boost_ms": 76, "sw_thermal_ms": 251, "hw_thermal_ms": 252, "hw_brake_ms": 253}
+IDS_570 = {"sw_power_ms": 74, "sync_boost_ms": 76, "sw_thermal_ms": 75}
+
+Episode = tuple[str, float, float]
+
+# Power for 25 minutes with heat on top of it, short brakes, a hardware slowdown that outlasts the power cap.
+BUSY: tuple[Episode, ...] = (
+    ("sw_power_ms", 31.0, 700.5),
+    ("sw_power_ms", 760.25, 1500.0),
+    ("sw_thermal_ms", 400.0, 1210.75),
+    ("hw_thermal_ms", 1100.5, 1630.0),
+    ("hw_brake_ms", 500.0, 740.125),
+    ("sync_boost_ms", 100.0, 333.0),
+)
+LONG = 1800.0
+
+
+def overlap(episodes: Sequence[Episode], cause: str, begin: float, end: float) -> float:
+    """Seconds of a cause between two times. Episodes of one cause do not overlap."""
+    return sum(max(0.0, min(until, end) - max(since, begin)) for name, since, until in episodes if name == cause)
+
+
+@dataclass
+class Hardware:
+    """The GPU itself: what its counters stood at when the first sample was taken, and when it was reset since."""
+
+    episodes: Sequence[Episode]
+    base_s: float = 0.0
+    resets: Sequence[float] = ()
+
+    def seconds(self, cause: str, now: float) -> float:
+        """What the time counter of a cause stands at."""
+        reset = max((at for at in self.resets if at <= now), default=None)
+        if reset is not None:
+            return overlap(self.episodes, cause, reset, now)
+        return self.base_s + overlap(self.episodes, cause, float("-inf"), now)
+
+    def mask(self, now: float) -> int:
+        found = 0
+        for cause, since, until in self.episodes:
+            found |= BITS[cause] if since <= now < until else 0
+        return found
+
+
+@dataclass
+class Line:
+    """Times of the looks, and what each gave."""
+
+    samples: list[BoxSample] = field(default_factory=list)
+
+    def add(self, at: float, gpus: tuple[GpuSample, ...]) -> None:
+        self.samples.append(BoxSample("box", NOON + timedelta(seconds=at), gpus=gpus, **over_gpus(gpus)))
+
+    def seconds(self, cause: str) -> float | None:
+        """As the minute rows have it, which is what is kept."""
+        minutes = [roll_up(samples) for samples in by_minute(self.samples).values()]
+        known = [value for row in minutes for gpu in row.gpus if (value := getattr(gpu, cause)) is not None]
+        assert all(value >= 0 for value in known), "negative seconds"
+        return sum(known) / 1000 if known else None
+
+    def source(self) -> str | None:
+        return self.samples[-1].gpus[0].throttle_source
+
+
+def every(until: float = LONG, without: Sequence[tuple[float, float]] = ()) -> list[float]:
+    """The times of the looks: every two seconds, none within the gaps."""
+    times = [n * CADENCE for n in range(int(until / CADENCE) + 1)]
+    return [at for at in times if not any(since < at < end for since, end in without)]
+
+
+class Nvidia:
+    """A card whose driver writes its counters under ``ids``, ``ticks`` a second; ``junk`` stands in other fields."""
+
+    def __init__(self, root: Path, hardware: Hardware, driver: str, ids: dict[str, int], **options: object) -> None:
+        self.hardware, self.ids, self.now = hardware, ids, 0.0
+        self.ticks = float(options.pop("ticks", 1e9))
+        self.junk: dict[int, Callable[[float], int]] = options.pop("junk", {})
+        self.flags = bool(options.pop("flags", True))
+        self.card = ordinary()
+        self.card.fields = {}
+        self.nvml = FakeNvml(self.card, driver=driver)
+        trees.put(root, {"proc/driver/nvidia/version": "NVRM"})
+        self.probe = NvidiaProbe(root, CADENCE, lambda: self.nvml, lambda: self.now)
+        if options.pop("text", False):
+            self.probe._watch = True
+            self.probe._smi = smi.PromptSmi(lambda: self.now, self.text)
+        assert not options
+
+    def text(self) -> str:
+        values = {cause: f"{int(self.hardware.seconds(cause, self.now) * 1e6)} us" for cause in BITS}
+        return smi.text({"00000000:01:00.0": values})
+
+    def look(self, now: float) -> GpuReading:
+        self.now = now
+        self.card.fields = {field: value(now) for field, value in self.junk.items()}
+        self.card.fields |= {
+            field: int(self.hardware.seconds(cause, now) * self.ticks) for cause, field in self.ids.items()
+        }
+        self.card.answers["nvmlDeviceGetCurrentClocksEventReasons"] = self.hardware.mask(now) if self.flags else 0
+        return self.probe.read()
+
+    def record(self, times: Sequence[float]) -> Line:
+        line = Line()
+        for at in times:
+            line.add(at, self.look(at).gpus)
+        return line
+
+
+def check(line: Line, episodes: Sequence[Episode], times: Sequence[float], *causes: str, rel: float = 0.01) -> None:
+    for cause in causes or tuple(BITS):
+        expected = overlap(episodes, cause, times[0], times[-1])
+        assert line.seconds(cause) == pytest.approx(expected, rel=rel, abs=0.05), cause
+
+
+@pytest.mark.parametrize(
+    ("driver", "ids", "junk"),
+    [
+        ("580.95.05", IDS_580, {251: lambda now: 1, 252: lambda now: 0}),
+        ("590.44.01", IDS_580, {251: lambda now: 1}),
+        ("580.65.06", IDS_575, {269: lambda now: 1500 + int(now) % 7, 270: lambda now: 90}),
+        ("575.57.08", IDS_575, {270: lambda now: int(now * 3e9)}),
+    ],
+)
+def test_ids_are_renumbered_by_the_driver(tmp_path: Path, driver: str, ids: dict, junk: dict) -> None:
+    """D10: the same numbers mean other things in the next release. Causes overlap and each has its own seconds."""
+    times = every()
+    line = Nvidia(tmp_path, Hardware(BUSY, base_s=173.0), driver, ids, junk=junk).record(times)
+    check(line, BUSY, times)
+    assert line.source() == "counter"
+    box = [roll_up(samples) for samples in by_minute(line.samples).values()]
+    power = sum(row.power_ms or 0.0 for row in box) / 1000
+    assert power == pytest.approx(overlap(BUSY, "sw_power_ms", 0, LONG), rel=0.01)
+
+
+def test_nanoseconds_are_taken_for_microseconds(tmp_path: Path) -> None:
+    """D9: one unit, a thousand times apart from the next: 350 ms a look are neither 0.35 ms nor 350 s."""
+    episodes = [("sw_power_ms", 10.0 + 2 * n, 10.35 + 2 * n) for n in range(200)]
+    times = every(600)
+    line = Nvidia(tmp_path, Hardware(episodes), "580.95.05", IDS_580).record(times)
+    assert line.seconds("sw_power_ms") == pytest.approx(70.0, rel=0.01)
+    assert line.samples[50].gpus[0].sw_power_ms == pytest.approx(350.0, abs=0.1)
+
+
+def test_the_driver_is_reloaded_and_samples_are_missing(tmp_path: Path) -> None:
+    """D11 and gaps: what a counter gained over a gap is exact; after a reset it counts from zero; nothing is negative."""
+    gaps = [(210.0, 290.0), (900.0, 1000.0), (1300.0, 1310.0)]
+    times = every(without=gaps)
+    line = Nvidia(tmp_path, Hardware(BUSY, base_s=9000.0, resets=(600.001, 1400.001)), "580.95.05", IDS_580).record(
+        times
+    )
+    check(line, BUSY, times)
+    assert line.source() == "counter"
+
+
+def test_a_counter_is_missing_for_a_while(tmp_path: Path) -> None:
+    """D6, D10: fields that fail for some looks lose nothing, and the mask does not count their time once more."""
+    times = every()
+    bench = Nvidia(tmp_path, Hardware(BUSY), "580.95.05", IDS_580)
+    line = Line()
+    for at in times:
+        fields = bench.nvml.nvmlDeviceGetFieldValues
+        if int(at) % 50 < 10:
+            bench.nvml.nvmlDeviceGetFieldValues = bench.nvml._reader("fields")
+            bench.card.answers["fields"] = Refuse(UNKNOWN)
+        line.add(at, bench.look(at).gpus)
+        bench.nvml.nvmlDeviceGetFieldValues = fields
+    check(line, BUSY, times)
+
+
+def test_an_old_driver_lacks_some_counters(tmp_path: Path) -> None:
+    """D10: three counters, the rest from the mask, sampled; said so."""
+    times = every()
+    line = Nvidia(tmp_path, Hardware(BUSY), "570.86.10", IDS_570).record(times)
+    check(line, BUSY, times, "sw_power_ms", "sync_boost_ms", "sw_thermal_ms")
+    check(line, BUSY, times, "hw_thermal_ms", "hw_brake_ms")
+    assert line.source() == "mask"
+
+
+def test_an_old_driver_prints_what_it_does_not_count_by_number(tmp_path: Path) -> None:
+    """The text has all five; what it adds is exact over the gap between two texts."""
+    times = every()
+    line = Nvidia(tmp_path, Hardware(BUSY, base_s=40.0), "570.86.10", IDS_570, text=True).record(times)
+    check(line, BUSY, times[:-5])
+    assert line.source() == "smi"
+    told = [sample for sample in line.samples if sample.gpus[0].hw_thermal_ms is not None]
+    assert len(told) < len(times) / 4, "a spawn per text costs: not with every look"
+
+
+@pytest.mark.parametrize("base_s", [0.0, 173.453251])
+def test_ids_move_once_more_and_the_text_knows_better(tmp_path: Path, base_s: float) -> None:
+    """D10: a release of tomorrow: other things stand under the numbers of today. The text is believed."""
+    ids = {"sw_power_ms": 74, "sync_boost_ms": 76}
+    junk = {269: lambda now: 1, 270: lambda now: 100 + int(now), 271: lambda now: 0}
+    times = every()
+    bench = Nvidia(tmp_path, Hardware(BUSY, base_s), "640.10", ids, junk=junk, text=True)
+    line = bench.record(times)
+    check(line, BUSY, times)
+    assert line.source() == "smi"
+
+
+def test_ids_move_once_more_without_flags(tmp_path: Path) -> None:
+    """GB10 throttles with all flags at rest. The next text finds the wrong ids, and what they left out is told then."""
+    junk = {269: lambda now: 1, 270: lambda now: 0, 271: lambda now: 0}
+    times = every()
+    ids = {"sw_power_ms": 74, "sync_boost_ms": 76}
+    bench = Nvidia(tmp_path, Hardware(BUSY), "640.10", ids, junk=junk, text=True, flags=False)
+    line = bench.record(times)
+    check(line, BUSY, times)
+    assert line.source() == "smi"
+
+
+def test_counters_that_are_right_are_checked_rarely(tmp_path: Path) -> None:
+    """A text at the start, one after a minute, then one every five: and counters stay the source."""
+    times = every()
+    bench = Nvidia(tmp_path, Hardware(BUSY, base_s=60.0), "580.95.05", IDS_580, text=True)
+    line = bench.record(times)
+    check(line, BUSY, times)
+    assert line.source() == "counter"
+    assert isinstance(bench.probe._smi, smi.PromptSmi)
+    assert bench.probe._smi.runs == [0.0, 60.0, 360.0, 660.0, 960.0, 1260.0, 1560.0]
+
+
+def test_ids_move_once_more_and_nobody_prints(tmp_path: Path) -> None:
+    """D10: without the program a counter that stands still under its own flag is given up; the mask counts, marked."""
+    junk = {269: lambda now: 1, 270: lambda now: 0, 271: lambda now: 7}
+    times = every()
+    line = Nvidia(tmp_path, Hardware(BUSY), "640.10", {"sw_power_ms": 74, "sync_boost_ms": 76}, junk=junk).record(times)
+    check(line, BUSY, times)
+    assert line.source() == "mask"
+
+
+@pytest.mark.parametrize("text", [True, False])
+@pytest.mark.parametrize("ticks", [1e6, 1e12])
+def test_the_unit_changes(tmp_path: Path, ticks: float, text: bool) -> None:
+    """D9: microseconds where nanoseconds were, or finer ones: found by the text, else by the clock and the flags."""
+    times = every()
+    line = Nvidia(tmp_path, Hardware(BUSY, base_s=5.0), "580.95.05", IDS_580, ticks=ticks, text=text).record(times)
+    check(line, BUSY, times)
+    assert line.source() == ("smi" if text else "mask")
+
+
+def test_the_driver_is_upgraded_while_it_is_recorded(tmp_path: Path) -> None:
+    """D10, D11: other ids and counters from zero, under the same recorder."""
+    hardware = Hardware(BUSY, base_s=3000.0, resets=(900.001,))
+    bench = Nvidia(tmp_path, hardware, "575.57.08", IDS_575)
+    times = every(without=[(900.0, 960.0)])
+    line = Line()
+    for at in times:
+        if at == 960.0:
+            bench.nvml.running, bench.nvml.driver, bench.ids = False, "590.44.01", IDS_580
+        line.add(at, bench.look(at).gpus)
+    unknown = next(at for at in times if at >= 960.0 + 30.0)  # NVML is tried again half a minute later
+    for cause in BITS:
+        expected = overlap(BUSY, cause, 0, 900) + overlap(BUSY, cause, unknown, LONG)
+        assert line.seconds(cause) == pytest.approx(expected, rel=0.01), cause
+
+
+def test_only_the_mask(tmp_path: Path) -> None:
+    """No counter of any kind: sampled, and no more than two looks' time for a gap."""
+    gaps = [(1000.0, 1100.0)]
+    times = every(without=gaps)
+    line = Nvidia(tmp_path, Hardware(BUSY), "470.256.02", {}).record(times)
+    lost = {cause: max(0.0, overlap(BUSY, cause, 1000, 1100) - 2 * CADENCE) for cause in BITS}
+    for cause in BITS:
+        expected = overlap(BUSY, cause, 0, LONG) - lost[cause]
+        assert line.seconds(cause) == pytest.approx(expected, rel=0.01), cause
+    assert line.source() == "mask"
+
+
+def test_nobody_can_tell(tmp_path: Path) -> None:
+    """D5: null, not zero."""
+    bench = Nvidia(tmp_path, Hardware(BUSY), "470.256.02", {})
+    bench.card.answers["nvmlDeviceGetCurrentClocksEventReasons"] = Refuse(UNKNOWN)
+    bench.hardware.mask = lambda now: Refuse(UNKNOWN)
+    line = bench.record(every(120))
+    assert line.source() == "none" and line.seconds("sw_power_ms") is None
+
+
+def amd(root: Path, times: Sequence[float], table: Callable[[float], bytes]) -> Line:
+    trees.amd_card(root)
+    now = 0.0
+    probe, line = AmdProbe(root, CADENCE, lambda: now), Line()
+    path = root / "sys/class/drm/card0/device/gpu_metrics"
+    for at in times:
+        now = at
+        path.write_bytes(table(at))
+        line.add(at, probe.read().gpus)
+    return line
+
+
+def test_32_bits_wrap(tmp_path: Path) -> None:
+    """Strix Halo counts microseconds in 32 bits: 71.6 minutes. Overlapping power counters are one cause."""
+    near = 2**32 / 1e6 - 300.0
+    hardware = Hardware(BUSY, base_s=near)
+    times = every(without=[(1300.0, 1340.0)])
+
+    def table(at: float) -> bytes:
+        power, heat, brake = (
+            int(hardware.seconds(cause, at) * 1e6) % 2**32 for cause in ("sw_power_ms", "sw_thermal_ms", "hw_brake_ms")
+        )
+        return trees.metrics_v3_0((brake, power, power // 2, 0, 0, heat, heat // 3))
+
+    line = amd(tmp_path, times, table)
+    check(line, BUSY, times, "sw_power_ms", "sw_thermal_ms", "hw_brake_ms")
+    assert line.source() == "counter"
+
+
+def test_residencies_against_a_cycle_counter_wrap_and_are_reset(tmp_path: Path) -> None:
+    """MI300: shares of a counter whose rate nobody tells; both wrap at 32 bits; both restart with the driver."""
+    per_s, reset = 977.0, 1200.001
+    times = every(without=[(700.0, 760.0)])
+
+    def table(at: float) -> bytes:
+        since = reset if at >= reset else -(2**32 - 400_000) / per_s
+        cycles = int((at - since) * per_s) % 2**32
+        base = 0 if at >= reset else 2**32 - 100_000
+        values = [
+            (base + int(overlap(BUSY, cause, max(since, -1e9), at) * per_s)) % 2**32
+            for cause in ("hw_brake_ms", "sw_power_ms", "sw_thermal_ms")
+        ]
+        return trees.metrics_v1_6(cycles, (*values, values[2] // 2, 0))
+
+    line = amd(tmp_path, times, table)
+    check(line, BUSY, times, "sw_power_ms", "sw_thermal_ms", "hw_brake_ms")
+    assert line.source() == "counter"
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> tuple[list[Episode], list[float], list[float]]:
+    """Episodes of every cause, times of the looks with gaps, resets right after a look."""
+    episodes: list[Episode] = []
+    for cause in BITS:
+        edge = 0.0
+        for _ in range(draw(st.integers(0, 3))):
+            since = edge + draw(st.floats(0.5, 120))
+            edge = since + draw(st.floats(5, 150))
+            episodes.append((cause, since, edge))
+    gaps = draw(st.lists(st.tuples(st.integers(5, 500), st.integers(3, 80)), max_size=3))
+    times = every(700, [(float(since), float(since + length)) for since, length in gaps])
+    resets = sorted({draw(st.sampled_from(times[:-1])) + 0.0001 for _ in range(draw(st.integers(0, 2)))})
+    return episodes, times, resets
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(life=lives(), driver=st.sampled_from([("580.95.05", IDS_580), ("575.57.08", IDS_575)]), base=st.floats(0, 1e5))
+def test_any_series_gives_the_seconds_that_the_hardware_was_throttled(
+    tmp_path: Path,
+    life: tuple[list[Episode], list[float], list[float]],
+    driver: tuple[str, dict[str, int]],
+    base: float,
+) -> None:
+    episodes, times, resets = life
+    hardware = replace(Hardware(episodes, base), resets=resets)
+    line = Nvidia(tmp_path, hardware, *driver).record(times)
+    check(line, episodes, times)
