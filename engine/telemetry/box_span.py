@@ -46,14 +46,14 @@ def box_span(
             card = cards.setdefault(uuid, Card(uuid, last - first + 1))
             card.take(row, row["bucket"] - first, wide, gaps_only)
 
+    wide = max(1, math.ceil(_MINUTE_S / bucket_s))
     if seconds <= DETAIL_S:
         take("detail", start, None)
         begin = _edge(db, box, "min", "detail", start)
         if begin is None or begin > start + timedelta(seconds=_MINUTE_S):
-            wide = max(1, math.ceil(_MINUTE_S / bucket_s))
             take("minute", start - timedelta(seconds=_MINUTE_S), begin, wide, gaps_only=True)
     else:
-        take("minute", start, None)
+        take("minute", start, None, wide)
         end = _edge(db, box, "max", "minute", start)
         take("detail", start if end is None else end + timedelta(seconds=_MINUTE_S), None)
     gpus = sorted(cards.values(), key=lambda card: (card.index, -card.seen.timestamp()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cached_property
 
 from flightdeck.model.axis import slot_step
 
@@ -27,41 +28,41 @@ class Timeline:
     span_s: int
     cells: int
 
-    @property
+    @cached_property
     def slot_s(self) -> int:
         """Seconds of a slot of the history that holds this span."""
         return slot_step(self.span_s)
 
-    @property
+    @cached_property
     def slots(self) -> int:
         """Slots to a dot column."""
         return max(1, math.ceil(self.span_s / self.slot_s / max(2, self.cells * 2)))
 
-    @property
+    @cached_property
     def column_s(self) -> int:
         """Seconds to a dot column."""
         return self.slots * self.slot_s
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Dot columns that the span needs: at most two to a cell."""
         return min(max(2, self.cells * 2), math.ceil(self.span_s / self.column_s))
 
-    @property
+    @cached_property
     def shift(self) -> int:
         """Dot columns that stay empty at the left."""
         return self.cells * 2 - self.count
 
-    @property
+    @cached_property
     def last(self) -> int:
         """Number of the newest column, counted from the epoch."""
         return int(self.end.timestamp() // self.column_s)
 
-    @property
+    @cached_property
     def first(self) -> int:
         return self.last - self.count + 1
 
-    @property
+    @cached_property
     def start(self) -> datetime:
         return datetime.fromtimestamp(self.first * self.column_s, UTC)
 

@@ -98,6 +98,7 @@ class BoxScreen(Page):
             self._asked = ()
         elif changed is not None and box.raw not in changed:
             return
+        app.pasts.want([box.raw])
         self._listen(box)
         self._ask(box)
         page = box_page(app.scene, box, self.box_view, width, height)

@@ -48,9 +48,13 @@ class Page:
 
 
 def gpus_of(scene: Scene, box: Box, view: BoxView) -> list[tuple[str, GpuSample]]:
-    """(identity, newest look) of the box's GPUs by index: of live samples, else as the database has them."""
+    """(identity, newest look) of the box's GPUs by index: of live samples, else as the database has them; of cards that
+    are known and say nothing, their names alone."""
+    from engine.telemetry.sample import GpuSample
+
     sample = scene.deck.history(box).latest
     found = sample.gpus if sample is not None and sample.gpus else view.cards
+    found = found or tuple(GpuSample(device.index, device.uuid or None) for device in box.devices)
     return [(clean(gpu_identity(gpu), 60), gpu) for gpu in sorted(found, key=lambda gpu: gpu.gpu_index)]
 
 
@@ -141,7 +145,8 @@ def _gpu_block(
     before = scene.deck.history(box).gpu_alive.get(gpu_identity(chosen))
     shutdown = view.facts.shutdown_c.get(view.gpu)
     absent = view.sensors.gpu_absent.get(chosen.gpu_index, {})
-    gpu = gpu_tabs.Gpu(chosen, device, absent, view.card(), shutdown, before, memory)
+    old = units.ago(scene.deck.sample_age(box)) if scene.deck.box_state(box) == "down" else ""
+    gpu = gpu_tabs.Gpu(chosen, device, absent, view.card(), shutdown, before, old, memory)
     now = scene.end()
     page.lines.append(_inset(gpu_tabs.name_line(gpu, now, inner)))
     if chosen.state == "ok":

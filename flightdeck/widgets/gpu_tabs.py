@@ -38,6 +38,7 @@ class Gpu:
     card: Card | None = None
     shutdown_c: float | None = None
     before: tuple[GpuSample, datetime] | None = None
+    old: str = ""  # how old all of this is, when nothing new comes
     box_mem: tuple[float | None, float | None] = (None, None)  # used and total of the box, which unified cards share
 
 
@@ -101,6 +102,8 @@ def name_line(gpu: Gpu, now: datetime, width: int) -> Line:
             row.add("  never answered since this deck looks", "dim")
         if why:
             row.add(f"  {why}", "faint")
+    if gpu.old:
+        row.add(f"  as it was {gpu.old}", "warn")
     uuid = clean(gpu.now.gpu_uuid, 60) or "no uuid"
     if row.used + cell_len(uuid) + 3 <= width:
         row.add(f"  {uuid}", "faint")
@@ -137,7 +140,8 @@ def held_line(gpu: Gpu, line: Timeline, width: int) -> Line:
     for letter in letters:
         row.add(letter, TONES.get(letter, "warn"))
     said = [word for word in throttle.names(g.throttle_mask) if word != "idle"]
-    row.add(f" {', '.join(said)}  " if said else "none now  ", "text" if said else "faint")
+    none = "none then  " if gpu.old else "none now  "
+    row.add(f" {', '.join(said)}  " if said else none, "text" if said else "faint")
     if card is not None:
         sums, brakes = card.totals(line)
         about = "~" if card.sampled else ""
