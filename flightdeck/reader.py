@@ -118,6 +118,7 @@ class Reader:
     questions: Mapping[str, Callable[..., Any]] | None = None  # None: flightdeck.questions
     _asks: list[Ask] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _current: Ask | None = None  # being answered
     _thread: threading.Thread | None = None
     _closed: bool = False
     _store: Store | None = None
@@ -130,7 +131,7 @@ class Reader:
         """Never waits. ``take`` gets an :class:`Answer` on the UI thread, again every ``every_s`` seconds if given."""
         ask = Ask(name, dict(arguments), take, every_s, owner_of(take, owner))
         with self._changed:
-            for other in self._asks:
+            for other in [*self._asks, *([self._current] if self._current is not None else [])]:
                 if other.name == name and other.owner is not None and other.owner == ask.owner:
                     other.stop()
             self._asks = [*(other for other in self._asks if other.live), ask]
@@ -169,6 +170,7 @@ class Reader:
                         self._asks.remove(ask)
                     else:
                         ask.due = now + ask.every_s
+                    self._current = ask
                     return ask
                 self._changed.wait(None if ask is None else ask.due - now)
             return None
