@@ -101,6 +101,10 @@ class Alerts:
 
     # -- what is new
 
+    def forget(self) -> None:
+        """Time has jumped (a recording): nothing that was known holds."""
+        self.__init__()  # type: ignore[misc]
+
     def take(self, update: Update, deck: Deck) -> list[Alert]:
         """Samples and events of an update that the deck has taken in; the alerts of things that happened."""
         for sample in update.samples:

@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,14 +22,17 @@ from textual.binding import BindingType
 from textual.theme import Theme
 
 from flightdeck import actions as table
+from flightdeck.alerts import Alert, Alerts, toast
 from flightdeck.feed import start_feed
 from flightdeck.looking import Looker
+from flightdeck.model.axis import HOUR_S, Window
 from flightdeck.model.deck import Clock, Deck, Update
 from flightdeck.model.fleet import Box
 from flightdeck.navigate import settle
 from flightdeck.operating import Operator
 from flightdeck.orders import JobTarget, OrderDesk, Outcome
 from flightdeck.pasts import Pasts
+from flightdeck.profile import Profile, with_keys
 from flightdeck.reader import Answers, Canned, Reader
 from flightdeck.schedule import Schedule
 from flightdeck.screens.fleet import FleetScreen
@@ -72,20 +75,24 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         plain: bool = False,
         clock: Clock | None = None,
         reader: Canned | None = None,
+        profile: Profile | None = None,
     ) -> None:
         super().__init__(ansi_color=True if plain or theme == "ansi" else None)
         self.clock = clock or Clock(time.monotonic, lambda: datetime.now(UTC))
-        self.deck = Deck(self.clock)
+        self.profile = profile or Profile()
+        self.deck = Deck(self.clock, classes=self.profile.classes)
+        self.alerts = Alerts()
         self.glyphs = ASCII if ascii else BLOCKS if os.environ.get("FLIGHTDECK_CHARTS") == "blocks" else UNICODE
-        self.scene = Scene(self.deck, project=project, glyphs=self.glyphs)
+        self.scene = Scene(self.deck, project=project, glyphs=self.glyphs, alerts=self.alerts)
+        self.scene.window = Window(self.profile.window_s or HOUR_S)
         self.read_only = read_only
         self.wants_mouse = mouse
         self.store_name = store_name
         self.on_quit = on_quit
-        self.actions = table.offered(read_only, PAGES)
+        self.actions = with_keys(table.offered(read_only, PAGES), self.profile.keys)
         self.expanded = False
         self.frozen: Deck | None = None
-        self.sort_index = 0
+        self.sort_index = next((i for i, sort in enumerate(SORTS) if sort.name == self.profile.sort), 0)
         self.feed: Feed | None = None
         self.desk: OrderDesk | None = None
         self.operator = Operator(self)
@@ -283,7 +290,21 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         return self._grey if self.deck.link.state == "lost" else self.ink
 
     def message(self) -> Span | None:
-        return (self._message[0], self._message[1]) if self._message is not None else None
+        """What stands in front on the line of events: the answer to a key, else an alert that nobody has seen."""
+        if self._message is not None:
+            return self._message[0], self._message[1]
+        return toast(self.alerts, next((action.show for action in self.actions if action.id == "seen"), ""))
+
+    def told(self, begun: Sequence[Alert], first: bool = False) -> None:
+        """Alerts begin: the line of events and the header say so, and the bell where a profile wants it. ``first``: they
+        were there before this deck."""
+        if not begun:
+            return
+        if self.profile.bell and not first:
+            self.bell()
+        page = self.page()
+        if page is not None and page.ready:
+            page.draw_edges()
 
     def forget_message(self) -> None:
         """Once its time is over."""

@@ -33,6 +33,12 @@ def deck(
     ascii: Ascii = False,
     no_mouse: NoMouse = False,
     theme: Theme = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="Database and looks by name [FLIGHTDECK_PROFILE]")
+    ] = None,
+    profiles: Annotated[
+        str | None, typer.Option("--profiles", metavar="FILE", help="Where profiles stand, default profiles.toml")
+    ] = None,
     log_level: LogLevel = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave")] = False,
 ) -> None:
@@ -47,9 +53,20 @@ def deck(
         raise typer.Exit
     if theme not in (None, "dark", "light"):
         raise typer.BadParameter(f"{theme!r} is neither dark nor light", param_hint="--theme")
-    context.obj = {"project": project, "read_only": read_only, "ascii": ascii, "mouse": not no_mouse, "theme": theme}
+    from flightdeck.profile import pick
+
+    mine = pick(profile, profiles)  # below the command line, above the environment
+    project = project if project is not None else mine.project
+    context.obj = {
+        "project": project,
+        "read_only": read_only or mine.read_only,
+        "ascii": ascii or mine.ascii,
+        "mouse": mine.mouse and not no_mouse,
+        "theme": theme or mine.theme,
+        "profile": mine,
+    }
     quiet = None if context.invoked_subcommand == "up" else "warning"  # what `up` starts has the level of its settings
-    start(db=db, project=project, box=box, log_level=log_level or quiet)
+    start(db=db or mine.db, project=project, box=box, log_level=log_level or quiet)
     if context.invoked_subcommand is None:
         from flightdeck.launch import open_deck
 
@@ -169,7 +186,7 @@ def replay(
 ) -> int:
     """Play a recording back on the deck's own screens. Needs no database; nothing can be changed.
 
-    Space pauses, + and - change the speed, < and > jump a minute, @ goes to a time.
+    Space pauses, + and - change the speed, { and } jump a minute, @ goes to a time.
 
     Example: flightdeck replay night.jsonl.gz --at 03:12 --speed 8
     """
@@ -179,6 +196,33 @@ def replay(
     looks = _looks(context, project, True, ascii, no_mouse, theme)
     del looks["read_only"]
     return open_replay(file, speed=speed, at=at, **looks)
+
+
+@cli.command()
+def autopsy(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="BOX", help="Its name")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="TIME", help="13:41, 2026-11-29T13:41:20+01:00, 2h ago; without a zone: this machine's"
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="The evidence as JSON")] = False,
+    db: Db = None,
+    ascii: Ascii = False,
+    log_level: LogLevel = None,
+) -> int:
+    """A box's last hour before an instant: what climbed, what held it back and when, the jobs aboard. Default: now.
+
+    Works for a box that died days ago. Exit codes: 0 there is a page, 1 nothing was recorded by then, 2 no such box.
+
+    Example: flightdeck autopsy spark --at 13:41
+    """
+    from flightdeck.autopsy import main as run_autopsy
+
+    start(db=db, log_level=log_level or "error")
+    return run_autopsy(box=name, at=at, as_json=json, ascii=ascii or bool((context.obj or {}).get("ascii")))
 
 
 @cli.command()
@@ -214,6 +258,7 @@ def _looks(
         "ascii": ascii or bool(before.get("ascii")),
         "mouse": not no_mouse and bool(before.get("mouse", True)),
         "theme": theme or before.get("theme"),
+        "profile": before.get("profile"),
     }
 
 

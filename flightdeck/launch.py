@@ -11,6 +11,7 @@ from engine import config
 if TYPE_CHECKING:
     from engine.store import Store
     from flightdeck.app import FlightDeckApp
+    from flightdeck.profile import Profile
 
 
 def open_deck(
@@ -20,6 +21,7 @@ def open_deck(
     ascii: bool = False,
     mouse: bool = True,
     theme: str | None = None,
+    profile: Profile | None = None,
     on_quit: Callable[[FlightDeckApp], None] | None = None,
     opener: Callable[[], Store] | None = None,
     leave: bool = True,
@@ -48,6 +50,7 @@ def open_deck(
         on_quit,
         store_name=store_name(url),
         plain=plain,
+        profile=profile,
     )
     code = Session(app).run()
     if leave:

@@ -51,6 +51,7 @@ class ReplayApp(FlightDeckApp):
         """What is due at this time of the recording; ``afresh``: time has jumped, what was known before does not hold."""
         if afresh:
             self.deck.forget()
+            self.alerts.forget()
         for update in updates:
             self.take_in(update)
         if afresh:

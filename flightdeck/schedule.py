@@ -16,6 +16,7 @@ URGENT_S = 0.05  # what arrives within so long is drawn together
 SAMPLE_S = 0.25  # so long a sample waits for those of other boxes
 CALM_S = 2.0  # ages and progress of a box are drawn with its samples, without samples that often
 AGES_S = 2.5
+JUDGE_S = 2.0
 
 
 class Schedule:
@@ -29,6 +30,7 @@ class Schedule:
         self._timer: asyncio.TimerHandle | None = None
         self._flushed = self._due = 0.0
         self._ticks = 0
+        self._judged: float | None = None
 
     def take_in(self, update: Update) -> None:
         """Take one update into the read model. What is urgent is drawn at once, a box with a new sample very soon, the
@@ -37,6 +39,8 @@ class Schedule:
         changed, urgent = app.deck.apply(update)
         if app.ended:
             return
+        app.told(app.alerts.take(update, app.deck))
+        self._judge()
         if app.frozen is not None:
             self.draw_now(set())
             return
@@ -46,6 +50,14 @@ class Schedule:
         self._sampled |= changed & {sample.box for sample in update.samples}
         self._urgent = self._urgent or urgent
         self._plan(now)
+
+    def _judge(self) -> None:
+        """Look for alerts, every other second."""
+        app = self.app
+        now = app.clock.mono()
+        if app.deck.loaded and (self._judged is None or abs(now - self._judged) >= JUDGE_S):
+            first, self._judged = self._judged is None, now
+            app.told(app.alerts.look(app.deck), first)
 
     def _plan(self, now: float) -> None:
         """Set the time of the next drawing."""
@@ -94,6 +106,7 @@ class Schedule:
         app = self.app
         self._ticks += 1
         app.forget_message()
+        self._judge()
         page = app.page()
         if page is None or not page.ready:
             return

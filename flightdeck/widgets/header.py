@@ -97,6 +97,9 @@ def _tail(scene: Scene, level: int, store: str, frozen_s: float | None, read_onl
         parts.append([(f" REPLAY {scene.played()} ", "info+r")])
     elif read_only:
         parts.append([("read-only" if level < 3 else "ro", "info")])
+    unseen = len(scene.alerts.unseen()) if scene.alerts is not None else 0
+    if unseen:
+        parts.append([(f"{unseen} alert{'s' if unseen > 1 else ''}" if level < 2 else f"!{unseen}", "bad+b")])
     if down:
         parts.append([(f"{down} down", "bad+b")])
     lanes = "" if level >= 2 else " lane" if parked == 1 else " lanes"

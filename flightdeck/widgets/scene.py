@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from flightdeck.alerts import Alerts
 from flightdeck.model.axis import Window
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box, Job, Lane
@@ -54,6 +55,7 @@ class Scene:
     shape_height: int = 0  # the lowest card's inner rows
     traces: TraceCache = field(default_factory=TraceCache)
     window: Window = field(default_factory=Window)  # of every trace of every box on every page
+    alerts: Alerts | None = None
     played: Callable[[], str] | None = None  # how a recording is played back; None: this is live
 
     def end(self) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -322,7 +323,8 @@ def test_read_only_offers_nothing_that_changes_anything() -> None:
             text = seen(app)
             for action in writing:
                 assert action.title not in text
-            assert "kill" not in text and "cancel" not in text
+            words = set(re.findall(r"\w+", text.lower()))
+            assert not words & {"kill", "cancel"}
             await pilot.press("x", "X")
             await pilot.press("escape")
         hints = seen(app).split("\n")[-1]
