@@ -30,7 +30,7 @@ from flightdeck.model.deck import Clock, Deck, Update
 from flightdeck.model.fleet import Box
 from flightdeck.navigate import settle
 from flightdeck.operating import Operator
-from flightdeck.orders import JobTarget, OrderDesk, Outcome
+from flightdeck.orders import JobTarget, OrderDesk, Outcome, QueueTarget
 from flightdeck.pasts import Pasts
 from flightdeck.profile import Profile, with_keys
 from flightdeck.reader import Answers, Canned, Reader
@@ -284,6 +284,11 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         """The job that the page on top has under its cursor."""
         page = self.page()
         return page.chosen_job() if page is not None else None
+
+    def chosen_queue(self) -> QueueTarget | None:
+        """The queue that it has under its cursor, on a page of queues."""
+        page = self.page()
+        return page.chosen_queue() if page is not None else None
 
     def data_colors(self) -> Palette:
         """Grey while the database is away: what is shown may be old."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Job, Lane
+from flightdeck.model.text import clean
 from flightdeck.navigate import selected_lane
 from flightdeck.orders import (
     Call,
@@ -16,6 +17,7 @@ from flightdeck.orders import (
     Order,
     Outcome,
     cordon_order,
+    input_order,
     job_order,
     lane_order,
     model_order,
@@ -61,11 +63,15 @@ class Operator:
             self._resume([(box, lane)], f"{lane.queue} on {box.name}{self._whose(lane)}")
 
     def park(self) -> None:
+        if self._on_queue("park"):
+            return
         box, lane = self._lane()
         if box is not None and lane is not None:
             self._park([(box, lane)], f"{lane.queue} on {box.name}{self._whose(lane)}")
 
     def resume(self) -> None:
+        if self._on_queue("resume"):
+            return
         box, lane = self._lane()
         if box is not None and lane is not None:
             self._resume([(box, lane)], f"{lane.queue} on {box.name}{self._whose(lane)}")
@@ -105,23 +111,40 @@ class Operator:
         self._send(lane_order("resume", targets, "", self.who, f"resume {scope}"))
 
     def _everywhere(self, action: str) -> None:
-        _, lane = self._lane()
-        if lane is None:
-            return
-        boxes = self.app.scene.deck.boxes()
         project = self.app.scene.project
+        chosen = self.app.chosen_queue()
+        if chosen is not None:
+            self._order_queue(action, chosen.queue, None if project is None else [project])
+            return
+        _, lane = self._lane()
+        if lane is not None:
+            self._order_queue(action, lane.raw_queue, None if project is None else [project])
+
+    def _on_queue(self, action: str) -> bool:
+        """Where a page has a queue of one project under its cursor, not a lane: order that, on every box."""
+        chosen = self.app.chosen_queue()
+        if chosen is not None:
+            self._order_queue(action, chosen.queue, [chosen.project])
+        return chosen is not None
+
+    def _order_queue(self, action: str, queue_name: str, projects: Sequence[str] | None) -> None:
+        """Order a queue on every box; ``projects`` None: of every project that has a lane for it."""
+        boxes = self.app.scene.deck.boxes()
         lanes = [
             (box, part)
             for box in boxes
             for part in box.lanes
-            if part.raw_queue == lane.raw_queue and project in (None, part.raw_project)
+            if part.raw_queue == queue_name and (projects is None or part.raw_project in projects)
         ]
-        projects = sorted({part.raw_project for _, part in lanes})
-        scope = f"{lane.queue} on every box{self._projects(projects)}"
+        whose = sorted({part.raw_project for _, part in lanes} | set(projects or ()))
+        if not whose:
+            self.app.say("no lane serves this queue", "warn")
+            return
+        scope = f"{clean(queue_name, 40)} on every box{self._projects(whose)}"
 
         def go(policy: str) -> None:
             text = f"{action} {scope}" + (f" ({policy})" if policy else "")
-            self._send(queue_order(action, lane.raw_queue, projects, boxes, policy, self.who, text))
+            self._send(queue_order(action, queue_name, whose, boxes, policy, self.who, text))
 
         if action == "resume":
             go("")
@@ -185,6 +208,10 @@ class Operator:
                 self._send(job_order(call, job.id, self.who, f"{verb.lower()} {_title(job)}"))
 
         self.app.push_screen(ConfirmScreen(f"{verb} {_title(job)}?", [(effect, "text")], [yes]), go)
+
+    def answer(self, job: JobTarget, node_id: str, value: Any) -> None:
+        """Give a node that waits for a person what was typed."""
+        self._send(input_order(job.run_id, node_id, value, self.who, f"answer node {node_id} of run {job.run_id}"))
 
     # -- models
 

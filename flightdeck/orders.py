@@ -61,6 +61,14 @@ class JobTarget:
     status: str = "running"
 
 
+@dataclass(frozen=True)
+class QueueTarget:
+    """A queue of one project, on every box, by the names that an order must write."""
+
+    queue: str
+    project: str
+
+
 def job_target(box: Box, job: Job) -> JobTarget:
     """A running job of the view."""
     return JobTarget(job.id, job.family, job.name, job.queue, box.name, job.project, job.run_id)
@@ -121,6 +129,12 @@ def retry_order(job: JobTarget, who: str, text: str) -> Order:
     if job.family == "node":
         return Order(text, (Call("retry_run", {"run_id": job.run_id, "requested_by": who}),))
     return job_order("retry_job", job.id, who, text)
+
+
+def input_order(run_id: str, node_id: str, value: Any, who: str, text: str) -> Order:
+    """Give a node that waits for a person its input."""
+    arguments = {"run_id": run_id, "node_id": node_id, "value": value, "requested_by": who}
+    return Order(text, (Call("give_input", arguments),))
 
 
 def model_order(action: str, model: str, box: str, lane: Lane, who: str, text: str) -> Order:
@@ -202,11 +216,16 @@ class OrderDesk:
 
 def _function(name: str) -> Callable[..., Any]:
     """What carries a call out. Imported on the desk's thread, when something is ordered."""
+    from engine.dag.inputs import give_input
     from engine.dag.retry import retry_run
     from engine.queue import operate
     from engine.queue.models import order_model
 
-    elsewhere: dict[str, Callable[..., Any]] = {"retry_run": retry_run, "order_model": order_model}
+    elsewhere: dict[str, Callable[..., Any]] = {
+        "retry_run": retry_run,
+        "order_model": order_model,
+        "give_input": give_input,
+    }
     return elsewhere.get(name) or getattr(operate, name)
 
 

@@ -17,6 +17,7 @@ from engine.store import Db
 from engine.telemetry import throttle_history
 from engine.telemetry.box_now import box_now
 from engine.telemetry.box_span import box_span
+from engine.telemetry.job_hardware import share_of
 from engine.telemetry.spans import span
 
 
@@ -37,6 +38,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     "jobs": _plain(browse),
     "job_counts": _plain(counts),
     "job": _plain(job_detail),
+    "job_hardware": share_of,
     "queues": _plain(queues_view),
     "events": _plain(happened),
     "throttle": throttle_history.history,

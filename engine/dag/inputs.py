@@ -54,6 +54,12 @@ def submit_input(db: Db, run_id: int | str, node_id: str, value: Any, requested_
     return submission
 
 
+def give_input(db: Db, run_id: int | str, node_id: str, value: Any, requested_by: str | None = None) -> Done:
+    """:func:`submit_input`, and what was done in words."""
+    submission = submit_input(db, run_id, node_id, value, requested_by)
+    return Done(1, f"node {node_id!r} of run {run_id} was given its input", str(submission))
+
+
 def _entry(graph: Any, node_id: Any) -> Mapping[str, Any] | None:
     """The node as the run's snapshot has it; the whole graph need not be valid for that."""
     nodes = graph.get("nodes") if isinstance(graph, Mapping) else None

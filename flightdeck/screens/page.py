@@ -17,7 +17,7 @@ from flightdeck.widgets.lines import Line, LineView, Row
 
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
-    from flightdeck.orders import JobTarget
+    from flightdeck.orders import JobTarget, QueueTarget
 
 TINY_W, TINY_H = 50, 9
 _EDGES = ("header", "banner", "events", "keys")
@@ -102,6 +102,10 @@ class Page(Screen[Any], inherit_bindings=False):
 
     def chosen_job(self) -> JobTarget | None:
         """The job that x, X, e and ! are about."""
+        return None
+
+    def chosen_queue(self) -> QueueTarget | None:
+        """The queue that p, r, P and R are about, where that is no lane of one box."""
         return None
 
     def place_text(self) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flightdeck.screens.box import BoxScreen
 from flightdeck.screens.events import EventsScreen
 from flightdeck.screens.fleet import FleetScreen
+from flightdeck.screens.job import JobScreen
 from flightdeck.screens.jobs import JobsScreen
 
 if TYPE_CHECKING:
@@ -23,5 +24,6 @@ PAGES: dict[str, Callable[..., Screen[Any]]] = {
     "fleet": FleetScreen,
     "box": BoxScreen,
     "jobs": JobsScreen,
+    "job": JobScreen,
     "events": EventsScreen,
 }

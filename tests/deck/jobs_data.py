@@ -68,6 +68,43 @@ FAILED = [
 ]  # fmt: skip
 
 
+DETAIL: dict[str, Any] = {
+    "at": NOW.isoformat(),
+    "job": {
+        **LIVE[0], "failures": 1, "max_attempts": 3, "watchdog_retries": 1, "losses": 0, "budget_s": None,
+        "claimed_by": "spark/gpu/9f2c71aa", "claimed_at": ago(363), "fencing_token": "7", "lease_expires_at": (NOW + timedelta(seconds=594)).isoformat(),
+        "last_lost_box": "spark2", "last_lost_at": ago(420), "avoid_boxes": [], "only_boxes": ["spark", "spark2"], "error": None,
+    },
+    "input": {"text": '{\n  "prompt": "storm over the bay, slow pan",\n  "frames": 100,\n  "seed": 71\n}', "size": 71, "cut": False},
+    "output": None,
+    "events": [
+        {"at": ago(900), "type": "stall_suspected", "cause": None, "attempt": 1, "box": "spark2", "queue": "gpu", "exit_code": None,
+         "elapsed_s": 130.0, "detail": {"gpu_pct": [41, 38, 44], "silent_s": 124}, "text": ""},
+        {"at": ago(420), "type": "requeued", "cause": "trip", "attempt": 1, "box": "spark2", "queue": "gpu", "exit_code": 76,
+         "elapsed_s": 611.0, "detail": {"reason": "no beat for 120 s", "evidence": {"gpu_pct": [0, 0, 0], "moved_gib": 0.0}}, "text": ""},
+    ],
+    "events_cut": False,
+    "log": {"text": "loading comfyui\nmodel warm after 41 s\n" + "".join(f"frame {i} of 100 done in 3.1 s\n" for i in range(1, 62)),
+            "size": 2113, "attempt": 2, "updated_at": ago(3), "cut": False},
+    "run": {
+        "id": "31", "workflow": "storm_clip", "status": "running", "error": None, "retry_of": "28", "hidden": 0,
+        "states": {"completed": 2, "running": 1, "not yet": 2},
+        "nodes": [
+            {"node_id": "fetch", "depth": 0, "waits_for": [], "id": "198", "status": "completed", "queue": "cpu", "box": "beelink", "started_at": ago(1400), "finished_at": ago(1380)},
+            {"node_id": "grids", "depth": 1, "waits_for": [], "id": "199", "status": "completed", "queue": "cpu", "box": "workshop", "started_at": ago(1300), "finished_at": ago(1210)},
+            {"node_id": "render", "depth": 2, "waits_for": [], "id": "200", "status": "running", "queue": "gpu", "box": "spark", "progress_pct": 61.0, "started_at": ago(362)},
+            {"node_id": "upscale", "depth": 3, "waits_for": ["render"], "id": None, "status": "not yet"},
+            {"node_id": "publish", "depth": 4, "waits_for": ["upscale"], "id": None, "status": "not yet"},
+        ],
+    },
+    "asked": None, "execution": None, "hardware": [], "hardware_why": "n/a yet", "waits": [], "ahead": None,
+}  # fmt: skip
+HARDWARE = [
+    {"gpu_index": 0, "power_ms": 12_400.0, "thermal_ms": 88_000.0, "brake_ms": 0.0, "temp_max_c": 86.0, "power_max_w": 119.2,
+     "sm_mean_mhz": 1840.0, "samples": 180},
+]  # fmt: skip
+
+
 def answers(*pairs: tuple[str, dict[str, Any], Any]) -> dict[Key, Any]:
     return {question_key(name, arguments): value for name, arguments, value in pairs}
 
@@ -76,4 +113,6 @@ ANSWERS = answers(
     ("jobs", {"status": "live", "project": None}, job_list(LIVE, more=True)),
     ("jobs", {"status": "failed", "project": None}, job_list(FAILED, "failed", sort="newest")),
     ("job_counts", {"project": None}, COUNTS),
+    ("job", {"job_id": "200"}, DETAIL),
+    ("job_hardware", {"job_id": "200"}, HARDWARE),
 )
