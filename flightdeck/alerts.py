@@ -332,4 +332,4 @@ def toast(alerts: Alerts, keys: str) -> tuple[str, str] | None:
         return None
     first = unseen[0]
     more = f"  +{len(unseen) - 1}" if len(unseen) > 1 else ""
-    return f"! {first.line}{more}  ({keys} seen)", f"{first.tone}+b"
+    return f"! {first.line}{more}  ({keys}: seen)", f"{first.tone}+b"

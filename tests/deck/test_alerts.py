@@ -247,7 +247,7 @@ def test_the_toast_names_the_newest_and_counts_the_others() -> None:
     post.leader = None
     post.during(8, gpu=post.hot(95.0))
     text, style = toast(post.alerts, "a") or ("", "")
-    assert text == "! NO LEADER graphs stand still: no queue-orchestrator leads  +1  (a seen)" and style == "bad+b"
+    assert text == "! NO LEADER graphs stand still: no queue-orchestrator leads  +1  (a: seen)" and style == "bad+b"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
