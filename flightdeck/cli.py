@@ -132,6 +132,9 @@ def snapshot(
     svg: Annotated[bool, typer.Option("--svg", help="One frame as SVG")] = False,
     width: Annotated[int, typer.Option("--width", min=20, max=1000)] = 120,
     height: Annotated[int, typer.Option("--height", min=4, max=500)] = 40,
+    page: Annotated[
+        str, typer.Option("--page", metavar="PAGE", help="fleet, jobs, throttle, events, queues, box:NAME or job:ID")
+    ] = "fleet",
     db: Db = None,
     project: Project = None,
     box: Box = None,
@@ -150,7 +153,13 @@ def snapshot(
     looks = _looks(context, project, True, ascii, True, theme)
     form = "json" if json else "svg" if svg else "text"
     run_snapshot(
-        form=form, width=width, height=height, project=looks["project"], ascii=looks["ascii"], theme=looks["theme"]
+        form=form,
+        width=width,
+        height=height,
+        project=looks["project"],
+        ascii=looks["ascii"],
+        theme=looks["theme"],
+        page=page,
     )
 
 

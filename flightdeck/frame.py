@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 from flightdeck.model.deck import Clock, Update
 
 if TYPE_CHECKING:
+    from rich.style import Style
     from textual.pilot import Pilot
 
     from flightdeck.app import FlightDeckApp
-    from flightdeck.reader import Key
+    from flightdeck.reader import Canned, Key
 
 
 @dataclass(frozen=True)
 class Frame:
-    """``text``: rows without trailing blanks. ``svg``: the same with colours; empty where it was not wanted."""
+    """``text``: rows without trailing blanks. ``svg``: the same with colours; empty where it was not wanted. ``styles``:
+    those of everything that is no blank."""
 
     text: str
     svg: str
+    styles: frozenset[Style] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,13 @@ def render_frames(
     store_name: str = "",
     plain: bool = False,
     read_only: bool = True,
-    answers: Mapping[Key, Any] | None = None,
+    answers: Mapping[Key, Any] | Canned | None = None,
     svg: bool = True,
 ) -> dict[str, Frame]:
     """Several pictures of one deck, by name, in this order; what one shot leaves (a filter, a cursor) the next one finds.
 
-    ``answers``: what the database would say to the pages' questions, by :func:`flightdeck.reader.question_key`.
+    ``answers``: what the database would say to the pages' questions, by :func:`flightdeck.reader.question_key`; or who
+    says it.
     """
     if not isinstance(updates, Sequence):
         updates = [updates]
@@ -95,7 +99,7 @@ def render_frames(
             store_name=store_name,
             plain=plain,
             clock=clock,
-            reader=Canned(answers),
+            reader=answers if isinstance(answers, Canned) else Canned(answers),
         )
         async with app.run_test(size=size) as pilot:
             await settle(app, pilot)
@@ -113,7 +117,8 @@ def render_frames(
                 for key in shot.keys:
                     await pilot.press(key)
                     await settle(app, pilot)
-                frames[name] = Frame(screen_text(app), app.export_screenshot(title="flightdeck") if svg else "")
+                picture = app.export_screenshot(title="flightdeck") if svg else ""
+                frames[name] = Frame(screen_text(app), picture, screen_styles(app))
 
     def work() -> None:
         try:
@@ -144,6 +149,12 @@ async def settle(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         waiting = any(widget._layout_required for widget in top.walk_children(Widget, with_self=True))
         if built and not waiting and top._compositor.size == app.size and top is app.screen:
             return
+
+
+def screen_styles(app: FlightDeckApp) -> frozenset[Style]:
+    """The styles that stand on the screen now."""
+    strips = app.screen._compositor.render_strips(app.size)
+    return frozenset(segment.style for strip in strips for segment in strip if segment.style and segment.text.strip())
 
 
 def screen_text(app: FlightDeckApp) -> str:

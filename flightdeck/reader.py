@@ -101,9 +101,13 @@ class Canned:
     def _deliver(self, ask: Ask) -> None:
         if not ask.live:
             return
-        found = self.answers.get(question_key(ask.name, ask.arguments))
-        error = "" if found is not None else "not asked: there is no database here"
-        ask.take(Answer(ask.name, ask.arguments, found, error, self.mono()))
+        value, error = self.look_up(ask.name, ask.arguments)
+        ask.take(Answer(ask.name, ask.arguments, value, error, self.mono()))
+
+    def look_up(self, name: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+        """The value, or None and why there is none."""
+        found = self.answers.get(question_key(name, arguments))
+        return found, "" if found is not None else "not asked: there is no database here"
 
     def close(self) -> None:
         """Nothing is open."""

@@ -71,5 +71,10 @@ def _boxes(boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
             if span_s > HOUR_S:
                 yield Question("span", {"box": box, "span_s": span_s}, RARE_S)
             for gpu in gpus:
-                arguments = {"box": box, "seconds": span_s, "bucket_s": slot_step(span_s), "gpu": gpu.get("uuid") or f"#{gpu.get('index')}"}
+                arguments = {
+                    "box": box,
+                    "seconds": span_s,
+                    "bucket_s": slot_step(span_s),
+                    "gpu": gpu.get("uuid") or f"#{gpu.get('index')}",
+                }
                 yield Question("box_gpus", arguments, SLOW_S if span_s <= HOUR_S else RARE_S)

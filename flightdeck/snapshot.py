@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine import config
-from engine.errors import ConfigError
+from engine.errors import BadInput, ConfigError, EngineError
 from engine.snapshot import Look, facts_rows, fleet_snapshot, jsonable, view
 from engine.store import Db, Store, open_store
 from engine.store.migrate import check_schema, ensure_schema
 from engine.telemetry import history
+from flightdeck.reader import Canned
 
 if TYPE_CHECKING:
     from engine.feed import FeedUpdate
@@ -30,8 +32,11 @@ def main(
     project: str | None = None,
     ascii: bool = False,
     theme: str | None = None,
+    page: str = "fleet",
 ) -> None:
-    """The command: print one frame. ``form``: text, json or svg. Raises ConfigError, StoreError."""
+    """The command: print one frame. ``form``: text, json or svg; ``page``: fleet, jobs, throttle, events, queues, box:NAME
+    or job:ID. Raises BadInput, ConfigError, StoreError."""
+    name, arguments = which_page(page)
     store = open_to_look()
     project = project or str(config.get("project")) or None
     with store.connect("snapshot", read_only=True) as db:
@@ -51,6 +56,9 @@ def main(
             (width, height),
             theme or "dark",
             ascii,
+            page=name,
+            arguments=arguments,
+            answers=Asked(store),
             project=project,
             store_name=store_name(config.db_url()),
             plain=no_color(),
@@ -58,6 +66,40 @@ def main(
         text = frame.svg if form == "svg" else frame.text
     sys.stdout.write(text.rstrip("\n") + "\n")
     sys.stdout.flush()
+
+
+def which_page(text: str) -> tuple[str, dict[str, str]]:
+    """A page and what it is about. Raises BadInput."""
+    from flightdeck.screens.pages import PAGES
+
+    name, colon, about = text.partition(":")
+    word = {"box": "box", "job": "job_id"}.get(name)
+    if name not in PAGES or (word is not None) != bool(colon and about):
+        raise BadInput(f"--page: {text!r} is none of {', '.join(page for page in PAGES)}; box:NAME and job:ID name one")
+    return name, {} if word is None else {word: about}
+
+
+class Asked(Canned):
+    """Answers the page's questions from the database, each when it is asked."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._db: Db | None = None  # of the thread that draws
+
+    def look_up(self, name: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+        from flightdeck.questions import QUESTIONS
+
+        try:
+            if self._db is None:
+                self._db = self._store.connect("snapshot", read_only=True)
+            return QUESTIONS[name](self._db, **arguments), ""
+        except EngineError as error:
+            return None, str(error)
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
 
 
 def open_to_look() -> Store:

@@ -13,12 +13,12 @@ from rich.color import Color
 from rich.style import Style
 
 DARK = {
-    "text": "#c9d1d9", "bright": "#f0f6fc", "dim": "#8b949e", "faint": "#565e68", "ok": "#3fb950", "warn": "#d6a032",
+    "text": "#c9d1d9", "bright": "#f0f6fc", "dim": "#9aa4af", "faint": "#7f8893", "ok": "#3fb950", "warn": "#d6a032",
     "bad": "#f8635a", "info": "#58a6ff", "accent": "#b08cf5", "cyan": "#3fc3cd", "frame": "#3a424d", "focus": "#58a6ff",
     "track": "#30363d",
 }  # fmt: skip
 LIGHT = {
-    "text": "#24292f", "bright": "#0b1016", "dim": "#57606a", "faint": "#8c959f", "ok": "#1a7f37", "warn": "#8a5a00",
+    "text": "#24292f", "bright": "#0b1016", "dim": "#4d555e", "faint": "#667079", "ok": "#1a7f37", "warn": "#8a5a00",
     "bad": "#c4202c", "info": "#0757c0", "accent": "#7440c9", "cyan": "#0c7480", "frame": "#b6bec8", "focus": "#0757c0",
     "track": "#d0d7de",
 }  # fmt: skip

@@ -242,11 +242,11 @@ def test_a_replay_is_flown_by_keys(recording: Recording) -> None:
         assert "REPLAY x1" in first and "14:03:32" in first and "live" not in first
         await pilot.press("space")
         assert not head.running and "REPLAY paused" in screen_text(app)
-        await pilot.press("greater_than_sign")
+        await pilot.press("right_curly_bracket")
         assert head.position() == pytest.approx(70.0) and "at 1:10 of 1:35" in screen_text(app)
         await told(app, pilot, lambda: app.deck.link.mono == BASE + 70.0)
         assert "14:04:32" in screen_text(app).split("\n")[0]
-        await pilot.press("less_than_sign", "plus", "plus", "minus")
+        await pilot.press("left_curly_bracket", "plus", "plus", "minus")
         assert head.position() == pytest.approx(10.0) and head.speed == 2.0
         await pilot.press("at", *"+5s", "enter")
         assert head.position() == pytest.approx(15.0)
@@ -265,7 +265,7 @@ def test_a_replay_shows_an_outage_as_it_was(recording: Recording) -> None:
 
     async def flight(app: ReplayApp, pilot: Crew, time: Time) -> None:
         assert "DATABASE LOST" in screen_text(app) and "connection refused" in screen_text(app)
-        await pilot.press("space", "less_than_sign")
+        await pilot.press("space", "left_curly_bracket")
         await told(app, pilot, lambda: app.deck.link.state == "live")
         assert "DATABASE LOST" not in screen_text(app)
 
