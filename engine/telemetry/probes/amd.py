@@ -16,7 +16,7 @@ from typing import Any
 from engine.telemetry.meter import Meter, Reading
 from engine.telemetry.probes import files
 from engine.telemetry.probes.amd_metrics import CAUSE_OF, WRAP, CycleShare, Metrics, decode, mask_of
-from engine.telemetry.probes.gpu import GpuReading, within
+from engine.telemetry.probes.gpu import GpuReading, explain, within
 from engine.telemetry.sample import GpuFacts, GpuSample
 from engine.telemetry.throttle import CAUSES, SHOWN_MS
 
@@ -151,9 +151,7 @@ class AmdCard:
             hw_brake_ms=ms.get("hw_brake_ms"),
             sw_thermal_ms=ms.get("sw_thermal_ms"),
         )
-        for column in _COLUMNS:
-            if getattr(row, column) is None:
-                self.absent.setdefault(column, "no reading, or none that is plausible")
+        explain(row, self.absent, _COLUMNS)
         if not link:
             self.absent["pcie_gen"] = self.absent["pcie_width"] = "not on PCIe"
         return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,3 +27,17 @@ class GpuReading:
 def within(value: float | None, low: float, high: float) -> float | None:
     """The value when it is plausible, else None."""
     return float(value) if value is not None and low <= value <= high else None
+
+
+# Columns that a card may lack; every one that is null has its reason in ``absent``.
+EXPLAINED = (
+    "util_pct", "mem_used_mb", "temp_c", "mem_temp_c", "power_w", "power_inst_w", "power_limit_w", "sm_mhz", "fan_pct",
+    "fan_rpm", "pcie_gen", "pcie_width", "pstate", "throttle_mask", "ecc_uncorrected",
+)  # fmt: skip
+
+
+def explain(row: GpuSample, absent: dict[str, str], columns: Iterable[str] = EXPLAINED) -> None:
+    """Give every null column a reason, where nobody has given a better one."""
+    for column in columns:
+        if getattr(row, column) is None and column not in absent:
+            absent[column] = "no plausible reading"

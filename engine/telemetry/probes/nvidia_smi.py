@@ -137,8 +137,9 @@ class Smi:
         ended = self._clock()
         found = parse(text) if text is not None else {}
         self._failures = 0 if any(found.values()) else self._failures + 1
-        if self._failures == 1:
+        if self._failures:
             self.error = self.error or "nvidia-smi prints no throttle counters"
+        if self._failures == 1:
             log.warning("%s", self.error)
         self._began, self._ended = began, ended
         self._checks += 1

@@ -12,9 +12,9 @@ from engine.telemetry.meter import Meter, Reading, Text
 from engine.telemetry.probes import files
 from engine.telemetry.probes import nvml_fields as ids
 from engine.telemetry.probes.cpu import memory
-from engine.telemetry.probes.gpu import within
+from engine.telemetry.probes.gpu import explain, within
 from engine.telemetry.probes.jetson import Jetson
-from engine.telemetry.probes.nvml_calls import DriverGone, Field, Lost
+from engine.telemetry.probes.nvml_calls import NOT_OFFERED, DriverGone, Field, Lost
 from engine.telemetry.probes.nvml_extras import MIB, Extras
 from engine.telemetry.probes.nvml_fields import counter_fields, driver_tuple
 from engine.telemetry.sample import GpuFacts, GpuSample
@@ -114,7 +114,7 @@ class Card(Extras):
         silent = self._asked and not self._answered
         if silent:
             self.absent["state"] = "no call answers"
-        return GpuSample(
+        row = GpuSample(
             gpu_index=self.index,
             gpu_uuid=self.uuid,
             state="error" if silent else "ok",
@@ -125,6 +125,8 @@ class Card(Extras):
             brakes=held.brakes,
             **{**held.ms, **self._slow, **values},
         )
+        explain(row, self.absent)
+        return row
 
     def learn_facts(self, nvml: Any, root: Path) -> None:
         """What does not change: name, limits, thresholds; whether its memory is the system's."""
@@ -219,6 +221,7 @@ class Card(Extras):
         """Nothing draws 0 W, and nothing half as much again as its limit."""
         limit = self._slow.get("power_limit_w") or self.facts.power_limit_w
         if milliwatts is None:
+            self.absent.setdefault(column, NOT_OFFERED)
             return None
         found = within(milliwatts / 1000, 0.001, limit * 1.5 if limit else _NO_LIMIT_W)
         if found is None:
@@ -254,7 +257,7 @@ class Card(Extras):
         if found is None and value is not None:
             self.absent[column] = f"not plausible: {value} C"
         elif found is None:
-            self.absent.setdefault(column, "not offered by this GPU or driver")
+            self.absent.setdefault(column, NOT_OFFERED)
         return found
 
     def _read_slow(self, nvml: Any) -> dict[str, Any]:
