@@ -17,7 +17,8 @@ from engine.telemetry import slow
 from engine.telemetry.limits import THROTTLE_LEVELS, UNKNOWN_GPU, Level, Limits
 from flightdeck.model import units
 from flightdeck.model.deck import Deck, Update
-from flightdeck.model.fleet import Box, lane_word, show_project
+from flightdeck.model.fleet import Box, show_project
+from flightdeck.model.lanes import lane_word
 from flightdeck.model.text import clean
 
 if TYPE_CHECKING:

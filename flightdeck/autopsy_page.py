@@ -11,7 +11,7 @@ from engine.telemetry.sample import BoxSample, GpuSample
 from engine.telemetry.slow import WORDS
 from engine.telemetry.throttle import letters, names
 from flightdeck.model import units
-from flightdeck.model.fleet import exit_text
+from flightdeck.model.lanes import exit_text
 from flightdeck.model.text import clean
 
 ROWS = 12  # of the table of clocks against load

@@ -57,6 +57,8 @@ _TEXTS = frozenset({"zone_max_name", "gpu_uuid", "state", "throttle_source"})
 _INTEGERS = frozenset(
     {"gpu_index", "pcie_gen", "pcie_width", "pstate", "throttle_mask", "brakes", "ecc_uncorrected", "xid"}
 )
+_BOX_NAMES, _GPU_NAMES = frozenset(BOX_METRICS), frozenset(GPU_METRICS)
+_REALS = (_BOX_NAMES | _GPU_NAMES) - _TEXTS - _INTEGERS
 _TEXT_LIMIT = 120  # characters of a name in a payload
 _BIGGEST = 2**63 - 1
 
@@ -170,7 +172,7 @@ class BoxSample:
         if not isinstance(box, str) or not box:
             raise ValueError("hw_metrics: no box")
         gpus = data.get("gpus")
-        values = {name: clean(name, data.get(name)) for name in BOX_METRICS}
+        values = _values(data, _BOX_NAMES)
         return cls(
             box=box,
             at=_time(data.get("at"), now),
@@ -264,11 +266,22 @@ def tidy(value: Any) -> Any:
     return value if value is None or isinstance(value, int) else str(value)[:_TEXT_LIMIT]
 
 
+def _values(data: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """What of a payload is a column, cleaned. Numbers are nearly all of it: those that are well need no closer look."""
+    return {
+        name: round(value, 3)
+        if type(value) is float and name in _REALS and -1e18 < value < 1e18
+        else clean(name, value)
+        for name, value in data.items()
+        if name in names
+    }
+
+
 def _gpu_from(data: Mapping[str, Any], position: int) -> GpuSample:
-    values = {name: clean(name, data.get(name)) for name in GPU_METRICS}
-    if values["gpu_index"] is None:
+    values = _values(data, _GPU_NAMES)
+    if values.get("gpu_index") is None:
         values["gpu_index"] = position
-    if values["state"] not in GPU_STATES:
+    if values.get("state") not in GPU_STATES:
         values["state"] = "ok" if data.get("state") is None else "error"
     return GpuSample(**values)
 

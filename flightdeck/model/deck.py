@@ -9,20 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
-from flightdeck.model.fleet import (
-    SAMPLE_GONE_S,
-    SAMPLE_LATE_S,
-    Box,
-    Classes,
-    Event,
-    Lane,
-    Project,
-    View,
-    merge_lanes,
-    read_view,
-)
+from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes
 from flightdeck.model.text import clean
 from flightdeck.model.traces import STEP_S, History, slot_of
+from flightdeck.model.view import Classes, ViewReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +75,7 @@ class Deck:
     loaded: bool = False
     classes: Classes = ()  # levels of a profile, before those that are known of a class of hardware
     pasts: dict[tuple[str, int], History] = field(default_factory=dict)  # longer than an hour, by box and span
+    _reader: ViewReader | None = None
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
     def apply(self, update: Update) -> tuple[set[str], bool]:
@@ -117,7 +108,7 @@ class Deck:
                 if raw == sample.box:
                     past.add(sample)  # until the database is asked again
         if update.view is not None:
-            view = read_view(update.view, self.classes)
+            view = self._read(update.view)
             old = {box.raw: box for box in self.view.boxes}
             if [box.raw for box in view.boxes] != list(old) or view.leader != self.view.leader:
                 urgent = True
@@ -128,6 +119,11 @@ class Deck:
             urgent = urgent or _telling(view) != _telling(self.view)
             self.view, self.view_mono, self.loaded = view, update.mono, True
         return (changed | {box.raw for box in self.boxes()} if before != update.state else changed), urgent
+
+    def _read(self, data: Mapping[str, Any]) -> View:
+        if self._reader is None or self._reader.classes != tuple(self.classes):
+            self._reader = ViewReader(tuple(self.classes))
+        return self._reader.read(data)
 
     def frozen_copy(self) -> Deck:
         """A still picture: its clock stands at this moment."""

@@ -414,6 +414,16 @@ def _round_up(value: float) -> float:
 def _span(sample: BoxSample, metric: Metric) -> Span | None:
     """(lowest, highest, value) of one metric in one row, over the GPUs where it is one of theirs. None: no reading."""
     column = metric.column
+    if not metric.gpu and not sample.low:
+        value = getattr(sample, column)
+        return (value, value, value) if value is not None and known(value) else None
+    if metric.gpu and sample.tier != "minute":
+        values = [value for gpu in sample.gpus if (value := getattr(gpu, column)) is not None]
+        if not values:
+            return None
+        low, high = min(values), max(values)
+        if -math.inf < sum(values) < math.inf:  # else one of them is no number
+            return (low, high, high)
     found: Span | None = None
     for source in sample.gpus if metric.gpu else (sample,):
         value = getattr(source, column)
@@ -432,7 +442,12 @@ def _span(sample: BoxSample, metric: Metric) -> Span | None:
 
 
 def _worst(values: Iterable[float | int | None]) -> float | None:
-    return max((float(value) for value in values if value is not None and known(value)), default=None)
+    found = [value for value in values if value is not None]
+    if not found:
+        return None
+    if -math.inf < sum(found) < math.inf:
+        return float(max(found))
+    return max((float(value) for value in found if known(value)), default=None)
 
 
 def _first(*values: float | None) -> float | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 
 from flightdeck.model import units
-from flightdeck.model.fleet import Box, Lane, lane_word
+from flightdeck.model.fleet import Box, Lane
+from flightdeck.model.lanes import lane_word
 from flightdeck.model.text import short_hardware
 from flightdeck.model.traces import BY_KEY
 from flightdeck.widgets.job_list import job_rows

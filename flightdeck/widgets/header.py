@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from flightdeck.model import units
 from flightdeck.model.axis import HOUR_S
 from flightdeck.model.deck import Deck
-from flightdeck.model.fleet import Event, Project, counts
+from flightdeck.model.fleet import Event, Project
+from flightdeck.model.lanes import counts
 from flightdeck.widgets.lines import Line, Row, Span, fit
 from flightdeck.widgets.scene import Scene
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from rich.cells import cell_len
 
 from flightdeck.model import units
 from flightdeck.model.box_detail import Attempt
-from flightdeck.model.fleet import EXIT_CODES
+from flightdeck.model.lanes import EXIT_CODES
 from flightdeck.model.timeline import Timeline
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 
@@ -142,8 +141,3 @@ def _row(lane: Sequence[Placed], line: Timeline, margin: int, width: int, g: Gly
         if start > right:
             row.add(f" {cut} ", "text")
     return row.done()
-
-
-def span_text(job: Attempt, now: datetime) -> str:
-    """How long it ran, or has been running."""
-    return units.age(((job.finished or now) - job.started).total_seconds())

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from flightdeck.model import units
-from flightdeck.model.fleet import EXIT_CODES, Lane, exit_text, lane_word
+from flightdeck.model.fleet import Lane
+from flightdeck.model.lanes import EXIT_CODES, exit_text, lane_word
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 
 TONES = {"ok": "ok+b", "warn": "warn+b", "bad": "bad+b", "wait": "info", "dim": "dim"}

@@ -12,7 +12,7 @@ from engine.telemetry.limits import Level, Limits
 from engine.telemetry.sample import BoxSample, GpuSample
 from flightdeck.alerts import Alert, Alerts, toast
 from flightdeck.model.deck import Deck
-from flightdeck.model.fleet import Classes
+from flightdeck.model.view import Classes
 from tests.deck.fleet_data import HOSTILE, KINDS, MONO, NOW, FleetData, box_row, lane, update
 from tests.deck.piloting import StandingClock
 

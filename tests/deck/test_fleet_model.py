@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from flightdeck.model.deck import Deck
-from flightdeck.model.fleet import counts, exit_text, lane_word, merge_lanes, read_view
+from flightdeck.model.fleet import merge_lanes
+from flightdeck.model.lanes import counts, exit_text, lane_word
+from flightdeck.model.view import read_view
 from flightdeck.widgets.lane_row import lane_row
 from flightdeck.widgets.lines import UNICODE
 from tests.deck.fleet_data import MONO, four_boxes, lane, twelve_boxes, update

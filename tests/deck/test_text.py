@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flightdeck.model.fleet import read_view
 from flightdeck.model.text import ascii_only, clean
+from flightdeck.model.view import read_view
 from tests.deck.fleet_data import HOSTILE, hostile_fleet
 
 DANGEROUS = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
