@@ -7,7 +7,6 @@ beside a column of words; narrow, one chart over everything else in short.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -249,15 +248,24 @@ def _stack(
     if not charts:
         text = Row(width).add(" ").add("n/a  ", "dim").add("nothing was measured here in this window", "faint").done()
         return [text, *[Row(width).done() for _ in range(height - 1)]]
+    drawn = [wanted for wanted in charts if any(wanted.columns)]
+    # What has no reading says why in one line, below what has.
+    absent = [wanted for wanted in charts if not any(wanted.columns)]
+    del absent[max(0, (height - AXIS_ROWS - CHART_LEAST) // 4) if drawn else height :]
+    if not drawn:
+        lines = [box_charts.draw(scene, box, view, wanted, line, width, 1, False)[0] for wanted in absent]
+        return lines + [Row(width).done() for _ in range(height - len(lines))]
+    height -= len(absent)
     least = CHART_GOOD if height >= 30 else CHART_LEAST
-    count = max(1, min(len(charts), (height - AXIS_ROWS) // least))
+    count = max(1, min(len(drawn), (height - AXIS_ROWS) // least))
     base, over = divmod(height - AXIS_ROWS, count)
-    lines: list[Line] = []
-    for index, wanted in enumerate(charts[:count]):
+    lines = []
+    for index, wanted in enumerate(drawn[:count]):
         last = index == count - 1
         rows = base + (1 if index < over else 0) + (AXIS_ROWS if last else 0)
         lines += box_charts.draw(scene, box, view, wanted, line, width, min(rows, height - len(lines)), last)
-    return lines[:height]
+    del lines[height:]
+    return lines + [box_charts.draw(scene, box, view, wanted, line, width, 1, False)[0] for wanted in absent]
 
 
 def _under(scene: Scene, view: BoxView, box: Box, line: Timeline, width: int, jobs: int) -> list[Line]:
@@ -388,7 +396,3 @@ def _shifted(page: Page, column: Page, down: int, right: int) -> None:
     """The click targets of a column, where it stands on the page."""
     for y, (x, target) in column.targets.items():
         page.targets[y + down] = (x + right, target)
-
-
-def instant_text(at: datetime) -> str:
-    return at.astimezone().strftime("%H:%M:%S")

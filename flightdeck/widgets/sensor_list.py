@@ -14,6 +14,7 @@ from flightdeck.widgets.meter import CPU_HOT_C, CPU_WARM_C, heat
 
 VALUE_CELLS = 14
 _FULL_PCT = 90.0
+NOT_READ = "no detail of this box has been read yet"
 
 # What a sensor's absence is called in a row; in the order of the sections.
 _ABSENT = {
@@ -35,7 +36,7 @@ def sections(sensors: Sensors, stale: bool = False) -> list[Section]:
     """Everything named that one sample brought, most telling first."""
     absent = sensors.absent
     if not sensors.offered:
-        return [Section("SENSORS", (), "no detail of this box has been read yet")]
+        return [Section("SENSORS", (), NOT_READ)]
     tone = "dim" if stale else "text"
     found = [
         Section("ZONES", tuple((name, f"{units.number(value, 1)} C", heat(value, CPU_WARM_C, CPU_HOT_C) if not stale else tone)
@@ -129,6 +130,8 @@ def _section(section: Section, width: int, size: int) -> list[Line]:
 def short_parts(sensors: Sensors) -> list[list[Span]]:
     """The most telling of it for one or two lines of a narrow screen: hottest zones, fans, fullest disk, network."""
     parts: list[list[Span]] = []
+    if not sensors.offered:
+        return [[("sensors ", "dim"), ("n/a ", "faint"), (NOT_READ, "faint")]]
     for name, value in sensors.zones[:3]:
         parts.append(
             [
