@@ -120,3 +120,72 @@ def test_connectors_and_other_vendors_are_no_cards(tmp_path: Path) -> None:
     trees.amd_card(tmp_path)
     trees.put(tmp_path, {"sys/class/drm/card0-DP-1/status": "connected", "sys/class/drm/card2/device/vendor": "0x8086"})
     assert len(Bench(tmp_path).read().gpus) == 1
+
+
+def test_a_card_of_eight_dies_counts_cycles(tmp_path: Path) -> None:
+    """MI300 (table 1.6): the share of its own cycles that a throttler held, of the time between two looks."""
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(1_000_000, (0, 5, 5, 0, 0)))
+    bench = Bench(tmp_path)
+    first = bench.read()
+    assert not first.facts[0].unified and first.gpus[0].throttle_source == "counter"
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(1_002_000, (0, 1505, 405, 905, 0)))
+    gpu = bench.read().gpus[0]
+    assert (gpu.sw_power_ms, gpu.sw_thermal_ms, gpu.hw_brake_ms) == (1500.0, 905.0, 0.0)
+    assert gpu.throttle_mask == 0x24 and gpu.throttle_source == "counter"
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(1_002_000, (0, 1505, 405, 905, 0)))
+    assert bench.read().gpus[0].sw_power_ms == 0.0, "nothing was added since"
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(1_006_000, (0, 3505, 405, 905, 0)))
+    assert bench.read().gpus[0].sw_power_ms == 2000.0, "half of four thousand cycles, which took two looks"
+
+
+def test_more_throttled_cycles_than_cycles_are_a_gap(tmp_path: Path) -> None:
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(1_000, (0, 0, 0, 0, 0), 8))
+    bench = Bench(tmp_path)
+    bench.read()
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(3_000, (0, 90_000, 1_000, 0, 0), 8))
+    gpu = bench.read().gpus[0]
+    assert gpu.sw_power_ms is None and gpu.sw_thermal_ms == 1000.0
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"",
+        b"\x01",
+        trees.metrics_v1_3(1)[:60],  # shorter than it says
+        trees.metrics_v1_6(5, (1, 1, 1, 1, 1), content=9),  # laid out in another way
+        trees.metrics_v1_6(0xFFFFFFFF, (0xFFFFFFFF,) * 5),
+    ],
+)
+def test_tables_that_say_nothing(tmp_path: Path, table: bytes) -> None:
+    trees.amd_card(tmp_path, gpu_metrics=table)
+    bench = Bench(tmp_path)
+    for _ in range(3):
+        reading = bench.read()
+        assert reading.gpus[0].throttle_source == "none" and reading.gpus[0].sw_power_ms is None
+    assert reading.absent[0]["throttle_mask"]
+
+
+def test_strix_halo_says_whether_its_unit_was_seen(tmp_path: Path) -> None:
+    """The kernel does not name the unit: assumed, until a counter ran at the clock's own rate."""
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v3_0((0,) * 7))
+    bench = Bench(tmp_path)
+    assert bench.read().extra[0]["throttle_unit"] == "us, assumed"
+    for total, unit in ((500_000, "assumed"), (2_490_000, "seen at full rate"), (2_490_000, "seen at full rate")):
+        trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v3_0((0, total, 0, 0, 0, 0, 0)))
+        assert bench.read().extra[0]["throttle_unit"] == f"us, {unit}"
+
+
+def test_power_and_fan_from_what_else_there_is(tmp_path: Path) -> None:
+    """Without an average of hwmon the table's own power; without a duty cycle the share of the fastest."""
+    base = "sys/class/drm/card0/device/hwmon/hwmon4"
+    trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(5, (0,) * 5), **{"hwmon/hwmon4/power1_cap": 750_000_000})
+    for name in ("power1_average", "pwm1"):
+        (tmp_path / base / name).unlink()
+    trees.put(tmp_path, {f"{base}/fan1_max": 3100})
+    reading = Bench(tmp_path).read()
+    assert (reading.gpus[0].power_w, reading.gpus[0].fan_pct) == (512.0, 20.0)
+    assert reading.extra[0]["hotspot_c"] == 41.0
+    (tmp_path / base / "fan1_input").unlink()
+    reading = Bench(tmp_path).read()
+    assert reading.gpus[0].fan_pct is None and reading.absent[0]["fan_rpm"] == "no fan tach"

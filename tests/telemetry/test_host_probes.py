@@ -11,6 +11,7 @@ import pytest
 from engine.telemetry.probes.cpu import CpuProbe
 from engine.telemetry.probes.disk import DiskProbe
 from engine.telemetry.probes.net import NetProbe
+from engine.telemetry.probes.rails import Energy
 from engine.telemetry.probes.source import RealSource
 from engine.telemetry.probes.thermal import ThermalProbe
 from engine.telemetry.sample import BOX_METRICS
@@ -146,6 +147,89 @@ def test_power_rails_of_an_out_of_tree_chip_are_read_when_there(tmp_path: Path) 
          f"{base}/power2_label": "dc_input", f"{base}/power2_input": 0},
     )  # fmt: skip
     assert ThermalProbe(tmp_path).read()["sensors"]["rails"] == {"spbm sys_total": 98.4}
+
+
+def test_rails_of_voltage_and_current(tmp_path: Path) -> None:
+    """INA3221 on Jetson boards: a rail is the product of two inputs of one number."""
+    base = "sys/class/hwmon/hwmon2"
+    trees.put(
+        tmp_path,
+        {f"{base}/name": "ina3221", f"{base}/in1_label": "VDD_IN", f"{base}/in1_input": 19_000,
+         f"{base}/curr1_input": 1_240, f"{base}/in2_label": "VDD_CPU", f"{base}/in2_input": 5_000,
+         f"{base}/curr2_input": 0, f"{base}/in4_input": 11},
+    )  # fmt: skip
+    assert ThermalProbe(tmp_path).read()["sensors"]["rails"] == {"ina3221 VDD_IN": 23.56}
+
+
+def test_joules_of_the_package_are_watts(tmp_path: Path) -> None:
+    """A counter that wraps at its own modulus is followed; one that only root may read is no rail."""
+    now = 0.0
+    base = "sys/class/powercap/intel-rapl:"
+    for entry, name, joules in (("0", "package-0", 9_000_000), ("0:1", "dram", 100), ("1", "psys", 5)):
+        trees.put(
+            tmp_path,
+            {f"{base}{entry}/name": name, f"{base}{entry}/max_energy_range_uj": 9_999_999,
+             f"{base}{entry}/energy_uj": joules},
+        )  # fmt: skip
+    (tmp_path / f"{base}1/energy_uj").write_text("")
+    energy = Energy(tmp_path, lambda: now)
+    assert energy.watts() == {}
+    now = 2.0
+    trees.put(tmp_path, {f"{base}0/energy_uj": 1_000_000, f"{base}0:1/energy_uj": 3_000_100})
+    assert energy.watts() == {"rapl package-0": 1.0, "rapl dram 0": 1.5}
+    (tmp_path / f"{base}0/energy_uj").unlink()
+    now = 4.0
+    assert energy.watts() == {"rapl dram 0": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("said", "believed"),
+    [(0, None), (-5_000, -5.0), (-40_000, None), (-55_000, None), (149_000, 149.0), (150_000, None), (127_000, None),
+     (127_500, None), (128_000, None), (126_000, 126.0), ("", None), ("N/A", None)],
+)  # fmt: skip
+def test_a_zone_is_believed_within_reason(tmp_path: Path, said: int | str, believed: float | None) -> None:
+    """D6, D7: stuck, unconnected and impossible zones are gaps, each named as one."""
+    base = "sys/class/thermal/thermal_zone0"
+    trees.put(tmp_path, {f"{base}/type": "pch", f"{base}/temp": said})
+    values = ThermalProbe(tmp_path).read()
+    assert values["zones"] == ({} if believed is None else {"pch": believed})
+    assert ("pch" in values["absent"]) == (believed is None)
+
+
+@pytest.mark.parametrize("kind", ["cpu-thermal", "CPU-therm", "x86_pkg_temp", "cluster0-thermal", "cpuss-1-2", "TCPU"])
+def test_zones_that_are_the_processors(tmp_path: Path, kind: str) -> None:
+    base = "sys/class/thermal/thermal_zone"
+    trees.put(
+        tmp_path, {f"{base}0/type": kind, f"{base}0/temp": 66_000, f"{base}1/type": "wifi", f"{base}1/temp": 71_000}
+    )
+    assert ThermalProbe(tmp_path).read()["cpu_temp_c"] == 66.0
+    trees.put(tmp_path, {f"{base}0/temp": 0})
+    values = ThermalProbe(tmp_path).read()
+    assert values["cpu_temp_c"] is None and values["absent"]["cpu_temp_c"] == "no plausible reading"
+
+
+def test_a_kernel_that_counts_throttling_but_not_its_time(tmp_path: Path) -> None:
+    """Events are no milliseconds: null with the reason, the events among the named values."""
+    trees.host(tmp_path)
+    base = "sys/devices/system/cpu/cpu"
+    for cpu in range(4):
+        for kind in ("package", "core"):
+            (tmp_path / f"{base}{cpu}/thermal_throttle/{kind}_throttle_total_time_ms").unlink()
+            trees.put(tmp_path, {f"{base}{cpu}/thermal_throttle/{kind}_throttle_count": 10})
+    probe = CpuProbe(tmp_path)
+    values = probe.read()
+    assert values["cpu_throttle_ms"] is None and "events only" in values["absent"]["cpu_throttle_ms"]
+    assert values["sensors"]["cpu_throttle_events"] is None
+    trees.put(tmp_path, {f"{base}0/thermal_throttle/package_throttle_count": 14})
+    assert probe.read()["sensors"]["cpu_throttle_events"] == 4
+    trees.put(tmp_path, {f"{base}0/thermal_throttle/package_throttle_count": 0})
+    assert probe.read()["sensors"]["cpu_throttle_events"] is None
+
+
+def test_pressure_is_the_share_of_time_that_tasks_waited(tmp_path: Path) -> None:
+    line = "some avg10={} avg60=0.10 avg300=0.00 total=12345\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0"
+    trees.put(tmp_path, {"proc/pressure/memory": line.format("12.75"), "proc/pressure/io": line.format("0.00")})
+    assert CpuProbe(tmp_path).read()["sensors"]["pressure"] == {"memory": 12.75, "io": 0.0}
 
 
 def test_a_sleeping_chip_is_left_alone(tmp_path: Path) -> None:
