@@ -34,6 +34,7 @@ class Action:
 
 
 LANES = ("fleet", "box")  # where a lane is under the cursor
+SERVED = (*LANES, "queues")  # or a queue
 JOBS = ("fleet", "box", "jobs", "job", "events", "queues", "throttle")  # where a job can be
 LISTS = ("jobs", "job")
 OVERVIEW = ("fleet",)
@@ -48,10 +49,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("next_lane", ("tab",), "tab", "Next lane", "cycles the lanes of the box", "move", palette=False, pages=LANES),
     Action("previous_lane", ("shift+tab",), "shift+tab", "Previous lane", "cycles the lanes backwards", "move", palette=False, pages=LANES),
     Action("toggle", ("space",), "space", "Park or resume the lane", "the selected lane; in all: every project's lane of that queue on the box", "lanes", True, True, "toggle", pages=LANES),
-    Action("park", ("p",), "p", "Park the lane", "the selected lane stops claiming", "lanes", True, True, "park", pages=LANES),
-    Action("resume", ("r",), "r", "Resume the lane", "the selected lane claims again", "lanes", True, False, "resume", pages=LANES),
-    Action("park_all", ("P", "upper_p"), "P", "Park this queue on every box", "the selected queue, all boxes", "lanes", True, True, "all boxes", pages=LANES),
-    Action("resume_all", ("R", "upper_r"), "R", "Resume this queue on every box", "the selected queue, all boxes", "lanes", True, pages=LANES),
+    Action("park", ("p",), "p", "Park the lane", "the selected lane stops claiming; on queues: that queue of that project, every box", "lanes", True, True, "park", pages=SERVED),
+    Action("resume", ("r",), "r", "Resume the lane", "the selected lane claims again; on queues: that queue of that project, every box", "lanes", True, False, "resume", pages=SERVED),
+    Action("park_all", ("P", "upper_p"), "P", "Park this queue on every box", "the selected queue, all boxes, of every project of the tab", "lanes", True, True, "all boxes", pages=SERVED, hint_on=LANES),
+    Action("resume_all", ("R", "upper_r"), "R", "Resume this queue on every box", "the selected queue, all boxes, of every project of the tab", "lanes", True, pages=SERVED),
     Action("cordon", ("B", "upper_b"), "B", "Cordon or uncordon the box", "every lane of the box by one order; again removes that order", "lanes", True, True, "cordon", pages=LANES),
     Action("run_next", ("exclamation_mark",), "!", "Run a job next", "the chosen queued job, else one by its id, before everything else", "jobs", True, hint="run next", hint_on=LISTS),
     Action("cancel", ("x",), "x", "Cancel the job", "it is asked to stop, hard after 10 s; a node's run fails with it", "jobs", True, True, "cancel", pages=JOBS, hint_on=LISTS),

@@ -129,6 +129,9 @@ class Operator:
 
     def _order_queue(self, action: str, queue_name: str, projects: Sequence[str] | None) -> None:
         """Order a queue on every box; ``projects`` None: of every project that has a lane for it."""
+        if not queue_name:
+            self.app.say("no queue here", "warn")
+            return
         boxes = self.app.scene.deck.boxes()
         lanes = [
             (box, part)

@@ -1,26 +1,202 @@
-"""What happened, newest first."""
+"""What happened, newest first, live at the top, as far back as one pages: events of jobs, orders of people, alerts."""
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from flightdeck.model.fleet import show_project
+from flightdeck.model.happenings import KINDS, Happening, read_happenings, with_newer
+from flightdeck.orders import JobTarget
+from flightdeck.reader import Answer, Ask
 from flightdeck.screens.sheet import Sheet
-from flightdeck.widgets.header import clock_text, event_tone
+from flightdeck.widgets import event_table
+from flightdeck.widgets.job_sections import wrapped
 from flightdeck.widgets.lines import Line, Row
+
+EVERY_S = 2.0
+FOOT_FROM = 14  # rows of the page
+KEPT_MOST = 5_000  # rows on the page; older ones are asked for again
+_NAMES = tuple(name for name, _ in KINDS)
 
 
 class EventsScreen(Sheet):
     PAGE = "events"
-    PICKS = False
+    FILTERS = "box, queue, job, node, project, kind, person, reason"
+    LOCAL_KEYS = (("tab", "kind"), ("enter", "its job"), ("esc", "back"))
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab,right,l", "kind(1)", show=False),
+        Binding("shift+tab,left,h", "kind(-1)", show=False),
+    ]
 
-    def heading(self, width: int) -> Line:
-        row = Row(width).add("  time", "faint", 12).add("box", "faint", 16).add("queue", "faint", 10)
-        return row.add("project", "faint", 16).add("what", "faint").done()
+    def __init__(self, kind: str = "telling") -> None:
+        super().__init__()
+        self.kind = kind if kind in _NAMES else "telling"
+        self.events: tuple[Happening, ...] = ()
+        self.older: dict[str, str] | None = None  # how to ask for what is behind them; None: nothing is
+        self.whole = True
+        self.error = ""
+        self.answered = False
+        self._asked: dict[str, Any] = {}
+        self._asks: dict[str, Ask] = {}
+        self._tabs_at: list[tuple[int, int, str]] = []
 
-    def rows(self, width: int) -> list[Line]:
-        deck = self.deck_app.scene.deck
-        lines = []
-        for event in deck.events(self.deck_app.scene.project):
-            row = Row(width).add(f"  {clock_text(event)}", "dim", 12).add(event.box, "text", 15).add(" ")
-            row.add(event.queue, "dim", 9).add(" ").add(event.project, "accent", 15).add(" ")
-            where = " ".join(part for part in (event.box, event.queue) if part)
-            lines.append(row.add(event.text.removeprefix(f"{where}: "), event_tone(event)).done())
-        return lines or [Row(width).add("  nothing has happened yet", "faint").done()]
+    # -- asking
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.ask()
+
+    def on_unmount(self) -> None:
+        super().on_unmount()
+        for ask in self._asks.values():
+            ask.stop()
+
+    def arguments(self) -> dict[str, Any]:
+        """What is asked; what is left out is the engine's default."""
+        asked: dict[str, Any] = {"kind": self.kind, "project": self.deck_app.scene.project}
+        return asked | ({"text": self.filter_text} if self.filter_text else {})
+
+    def ask(self) -> None:
+        for ask in self._asks.values():
+            ask.stop()
+        self._asked = self.arguments()
+        self._asks = {
+            "top": self.deck_app.reader.ask("events", self._asked, self.take_top, EVERY_S, owner=(self, "top"))
+        }
+
+    def take_top(self, answer: Answer) -> None:
+        """The newest: in front of what is here, unless so much has happened that they do not meet."""
+        if self.deck_app.frozen is not None and self.answered:
+            return
+        self.error, self.answered = answer.error, True
+        if answer.value is not None:
+            found = read_happenings(answer.value)
+            joined = with_newer(self.events, found.events)
+            if joined is None or not self.events:
+                self.events, self.whole = found.events, found.whole
+                self.older = dict(found.next_page) if found.next_page else None
+            else:
+                came = len(joined) - len(self.events)
+                if self.index > 0:  # the row that somebody reads stays under the cursor
+                    self.index, self.top = self.index + came, self.top + came
+                self.events = joined[:KEPT_MOST]
+        self.redraw()
+
+    def take_older(self, answer: Answer) -> None:
+        """What follows behind the last row."""
+        self._asks.pop("older", None)
+        if answer.error:
+            self.deck_app.say(answer.error, "bad")
+        elif answer.value is not None:
+            found = read_happenings(answer.value)
+            known = {event.key for event in self.events}
+            self.events += tuple(event for event in found.events if event.key not in known)
+            self.older = dict(found.next_page) if found.next_page else None
+            self.whole = self.whole and found.whole
+        self.redraw()
+
+    def _again(self) -> None:
+        self.index = self.top = 0
+        self.events, self.older, self.answered, self.whole = (), None, False, True
+        self.ask()
+        self.redraw()
+
+    # -- keys
+
+    def action_kind(self, by: int) -> None:
+        self.kind = _NAMES[(_NAMES.index(self.kind) + by) % len(_NAMES)]
+        self._again()
+
+    def action_move(self, by: int) -> None:
+        """At the end it goes on further back, while there is something."""
+        super().action_move(by)
+        at_end = by > 0 and self.index >= len(self.events) - 1
+        if at_end and self.older is not None and "older" not in self._asks and len(self.events) < KEPT_MOST:
+            arguments = {**self._asked, "after": self.older}
+            self._asks["older"] = self.deck_app.reader.ask("events", arguments, self.take_older, owner=(self, "older"))
+
+    def filtered(self) -> None:
+        self._again()
+
+    def picked(self, index: int) -> None:
+        if index >= len(self.events):
+            return
+        event = self.events[index]
+        if event.job_id:
+            self.deck_app.show_page("job", job_id=event.job_id)
+        else:
+            self.deck_app.say("this is about no job", "dim", 3.0)
+
+    def chosen_job(self) -> JobTarget | None:
+        """The job of an event, as far as the event knows it."""
+        event = self.events[self.index] if self.index < len(self.events) else None
+        if event is None or not event.job_id:
+            return None
+        family = "node" if event.run_id else "ingest"
+        status = event.kind if event.kind in ("failed", "cancelled", "completed") else "unknown"
+        return JobTarget(event.job_id, family, "", event.queue, event.box, event.project, event.run_id, status)
+
+    # -- drawing
+
+    def redraw(self, changed: set[str] | None = None) -> None:
+        if self.ready and self._asked and self.deck_app.scene.project != self._asked["project"]:
+            self._again()  # another tab; draws itself
+            return
+        super().redraw(changed)
+
+    def body(self, width: int, height: int) -> list[Line]:
+        app = self.deck_app
+        tabs, self._tabs_at = event_table.kind_line(self.kind, width)
+        head = [tabs, self._note(width), event_table.heading(width)]
+        self.above, self.count = len(head), len(self.events)
+        self.index = min(max(0, self.index), max(0, self.count - 1))
+        foot = self._foot(width) if height >= FOOT_FROM else []
+        room = max(1, height - len(head) - len(foot))
+        self.top = min(max(self.top, self.index - room + 1), self.index)
+        self.top = min(max(0, self.top), max(0, self.count - room))
+        now = app.scene.deck.now()
+        shown = list(enumerate(self.events[self.top : self.top + room], self.top))
+        lines = [event_table.event_row(event, width, app.glyphs, now, at == self.index) for at, event in shown]
+        if not lines and self.answered and not self.error:
+            what = (
+                f"nothing matches {self.filter_text!r}" if self.filter_text else "nothing of that kind has happened yet"
+            )
+            lines = [Row(width).add(f"  {what}", "faint").done()]
+        lines += [Row(width).done() for _ in range(room - len(lines))]
+        return [*head, *lines, *foot]
+
+    def _foot(self, width: int) -> list[Line]:
+        """The chosen event whole: its row may have been too short for it."""
+        rule = Row(width).add(self.deck_app.glyphs.rule * width, "frame").done()
+        lines: list[Line] = []
+        if self.index < len(self.events):
+            event = self.events[self.index]
+            lines = wrapped(event.text, width, event.tone if event.tone != "dim" else "text", 2)
+        return [rule, *(lines + [Row(width).done()] * 2)[:2]]
+
+    def _note(self, width: int) -> Line:
+        if self.error:
+            return Row(width).add(f"  {self.error}", "bad").done()
+        if not self.answered:
+            return Row(width).add("  asking the database...", "dim").done()
+        project = self.deck_app.scene.project
+        where = "all projects" if project is None else f"project {show_project(project)}"
+        row = Row(width).add("  newest first", "text").add(f"   {where}", "dim")
+        if self.kind == "telling":
+            row.add("   all but jobs that completed", "dim")
+        if self.older is not None:
+            row.add("   older ones follow below", "dim")
+        if not self.whole:
+            row.add("   only the newest 5,000 were looked through", "warn")
+        return row.done()
+
+    def on_click(self, event: Any) -> None:
+        if event.screen_y == self.view.region.y:
+            for start, stop, kind in self._tabs_at:
+                if start <= event.screen_x < stop and kind != self.kind:
+                    self.kind = kind
+                    self._again()
+            return
+        super().on_click(event)

@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
+from flightdeck.model.fleet import show_project
 from flightdeck.model.jobs import SORT_WORDS, SORTS, STATUSES, Count, JobList, JobRow, read_counts, read_jobs
+from flightdeck.model.text import clean
 from flightdeck.orders import JobTarget
 from flightdeck.reader import Answer, Ask
 from flightdeck.screens.sheet import Sheet
@@ -29,8 +31,10 @@ class JobsScreen(Sheet):
         Binding("less_than_sign", "newest", show=False),
     ]
 
-    def __init__(self, status: str = "live") -> None:
+    def __init__(self, status: str = "live", queue: str | None = None, project: str | None = None) -> None:
+        """``queue``: only that one (by its name in the database), and with it ``project`` instead of the tab's."""
         super().__init__()
+        self.queue, self.project = queue, project
         self.status = status if status in _NAMES else "live"
         self.sorts: dict[str, str] = {}  # chosen orders by status
         self.found = JobList()
@@ -55,7 +59,9 @@ class JobsScreen(Sheet):
 
     def arguments(self) -> dict[str, Any]:
         """What is asked; what is left out is the engine's default."""
-        asked: dict[str, Any] = {"status": self.status, "project": self.deck_app.scene.project}
+        asked: dict[str, Any] = {"status": self.status, "project": self.wanted_project()}
+        if self.queue is not None:
+            asked["queue"] = self.queue
         if self.filter_text:
             asked["text"] = self.filter_text
         if self.status in self.sorts:
@@ -63,6 +69,9 @@ class JobsScreen(Sheet):
         if self.pages:
             asked["after"] = self.pages[-1]
         return asked
+
+    def wanted_project(self) -> str | None:
+        return self.deck_app.scene.project if self.queue is None else self.project
 
     def ask(self) -> None:
         """Ask for what is to be seen now, again and again, until something else is."""
@@ -140,15 +149,17 @@ class JobsScreen(Sheet):
     # -- drawing
 
     def redraw(self, changed: set[str] | None = None) -> None:
-        if self.ready and self._asks and self.deck_app.scene.project != dict(self._asked).get("project"):
+        if self.ready and self._asks and self.wanted_project() != dict(self._asked).get("project"):
             self._again()  # another tab; draws itself
             return
         super().redraw(changed)
 
     def body(self, width: int, height: int) -> list[Line]:
         app = self.deck_app
-        project = app.scene.project
-        where = "all projects" if project is None else f"project {project or '-'}"
+        project = self.wanted_project()
+        where = "all projects" if project is None else f"project {show_project(project)}"
+        if self.queue is not None:
+            where = f"queue {clean(self.queue, 40)}, {where}"
         tabs, self._tabs_at = job_table.status_line(self.status, self.counts, width)
         if self.error:
             note = Row(width).add(f"  {self.error}", "bad").done()

@@ -14,6 +14,8 @@ from flightdeck.screens.events import EventsScreen
 from flightdeck.screens.fleet import FleetScreen
 from flightdeck.screens.job import JobScreen
 from flightdeck.screens.jobs import JobsScreen
+from flightdeck.screens.queues import QueuesScreen
+from flightdeck.screens.throttle import ThrottleScreen
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -25,5 +27,7 @@ PAGES: dict[str, Callable[..., Screen[Any]]] = {
     "box": BoxScreen,
     "jobs": JobsScreen,
     "job": JobScreen,
+    "throttle": ThrottleScreen,
     "events": EventsScreen,
+    "queues": QueuesScreen,
 }

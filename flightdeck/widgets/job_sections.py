@@ -177,10 +177,10 @@ def hardware(shares: Sequence[Share], why: str, width: int) -> list[Line]:
         ("", "power", "thermal", "brake", "peak C", "peak W", "clock GHz"), _SHARE_CELLS, strict=True
     ):
         head.add(fit(word, cells, ">" if word else "<"), "faint")
-    return [head.add("   samples", "faint").done(), *(_share_row(share, width) for share in shares)]
+    return [head.add("  samples", "faint").done(), *(_share_row(share, width) for share in shares)]
 
 
-_SHARE_CELLS = (12, 10, 10, 10, 9, 9, 11)
+_SHARE_CELLS = (10, 9, 9, 9, 8, 8, 10)
 
 
 def _share_row(share: Share, width: int) -> Line:
@@ -196,7 +196,7 @@ def _share_row(share: Share, width: int) -> Line:
         strict=True,
     ):
         row.add(fit(text, cells, ">"), "text")
-    return row.add(fit(str(share.samples), 10, ">"), "dim").done()
+    return row.add(fit(str(share.samples), 9, ">"), "dim").done()
 
 
 def attempts(events: Sequence[Attempt], cut: bool, width: int) -> list[Line]:

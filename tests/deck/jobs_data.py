@@ -104,6 +104,56 @@ HARDWARE = [
      "sm_mean_mhz": 1840.0, "samples": 180},
 ]  # fmt: skip
 
+EVENTS: list[dict[str, Any]] = [
+    {"source": "job", "id": "903", "at": ago(31), "box": "spark", "queue": "gpu", "project": "lm_content", "type": "stall_suspected", "cause": None, "job_id": "200", "run_id": "31", "text": "spark gpu: render stall not confirmed: gpu 41 %"},
+    {"source": "control", "id": "71", "at": ago(42), "box": "spark2", "queue": "cpu", "project": "ai_leads", "type": "park", "cause": "drain", "by": "ops (deck)", "job_id": None, "text": "cpu on spark2 (project ai_leads) ordered off (drain): 1 lane, by ops (deck)"},
+    {"source": "control", "id": "70", "at": ago(95), "box": "attic", "queue": None, "project": "", "type": "alert", "cause": "box_dead", "by": "orchestrator", "job_id": None, "text": "box attic is silent since 14:01:12 UTC with 1 job aboard"},
+    {"source": "job", "id": "902", "at": ago(130), "box": "beelink", "queue": "cpu", "project": "lm_content", "type": "requeued", "cause": "executor_died", "exit_code": 137, "job_id": "99", "run_id": "50", "text": "beelink cpu: grid-x requeued (executor died), exit 137: killed by SIGKILL"},
+    {"source": "job", "id": "901", "at": ago(600), "box": "beelink", "queue": "cpu", "project": "lm_content", "type": "failed", "cause": None, "job_id": "99", "run_id": "50", "text": "beelink cpu: grid-x failed: ValueError: negative rainfall in tile 17"},
+    {"source": "job", "id": "880", "at": ago(90_000), "box": "spark2", "queue": "default", "project": "", "type": "trip", "cause": None, "exit_code": 75, "job_id": "98", "run_id": None, "text": "spark2 default: fetch_sources (job 98) watchdog trip, exit 75: budget"},
+    {"source": "control", "id": "60", "at": ago(90_400), "box": None, "queue": "gpu", "project": "lm_content", "type": "run_next", "by": "maria (deck)", "job_id": "210", "text": "job 210 (upscale) runs next on queue gpu, by maria (deck)"},
+]  # fmt: skip
+
+
+def queue(name: str, project: str = "", **over: Any) -> dict[str, Any]:
+    """A queue that one lane serves and nobody waits in, unless said otherwise."""
+    row: dict[str, Any] = {
+        "queue": name, "project": project, "family": "node" if name in ("cpu", "gpu") else "ingest", "queued": 0, "capped": False,
+        "scheduled": 0, "next_at": None, "running": 0, "awaiting": 0, "oldest_at": None,
+        "ended": {"done": 0, "failed": 0, "run_mean_s": None, "run_p95_s": None, "wait_mean_s": None, "wait_p95_s": None},
+        "lanes": {"on": 1, "parked": 0, "down": 0, "changing": 0, "slots": 1, "busy": 0}, "desired": "on", "orders": [],
+        "models": [], "unplaceable": 0, "unplaceable_capped": False, "reason": None,
+    }  # fmt: skip
+    return row | over
+
+
+def ended_figures(done: int, failed: int, run_s: float, wait_s: float) -> dict[str, Any]:
+    return {
+        "done": done,
+        "failed": failed,
+        "run_mean_s": run_s,
+        "run_p95_s": 2.1 * run_s,
+        "wait_mean_s": wait_s,
+        "wait_p95_s": 3.0 * wait_s,
+    }
+
+
+QUEUES = [
+    queue("cpu", "lm_content", queued=5000, capped=True, oldest_at=ago(4000), running=24, ended=ended_figures(3120, 4, 22.0, 840.0),
+          lanes={"on": 2, "parked": 0, "down": 0, "changing": 0, "slots": 53, "busy": 24}),
+    queue("cpu", "ai_leads", lanes={"on": 0, "parked": 1, "down": 0, "changing": 0, "slots": 8, "busy": 0}, desired="off",
+          orders=[{"box": "spark2", "queue": "cpu", "desired": "off", "policy": "drain", "reason": "new disk", "requested_by": "ops (deck)",
+                   "until": (NOW + timedelta(hours=2)).isoformat(), "updated_at": ago(42)}]),
+    queue("cpu", "video_gen", running=2, awaiting=1, ended=ended_figures(48, 0, 61.0, 0.004), lanes={"on": 1, "parked": 0, "down": 0, "changing": 0, "slots": 8, "busy": 2}),
+    queue("gpu", "ai_leads", queued=28, oldest_at=ago(5400), unplaceable=28, reason="model flux-dev fits on no device of a live lane of queue gpu of project ai_leads",
+          models=[{"model": "flux-dev", "queued": 28, "capped": False, "warm": 0}]),
+    queue("gpu", "lm_content", queued=31, oldest_at=ago(900), running=1, ended=ended_figures(210, 1, 340.0, 610.0), scheduled=3, next_at=(NOW + timedelta(hours=1)).isoformat(),
+          lanes={"on": 1, "parked": 0, "down": 0, "changing": 1, "slots": 3, "busy": 1}, desired="mixed",
+          models=[{"model": "comfyui", "queued": 28, "capped": False, "warm": 1}, {"model": "esrgan-x4", "queued": 3, "capped": False, "warm": 0}]),
+    queue("default", queued=12, oldest_at=ago(3), ended=ended_figures(9800, 0, 0.034, 0.2), lanes={"on": 1, "parked": 0, "down": 0, "changing": 0, "slots": 2, "busy": 2}),
+    queue("mail", "ai_leads", queued=4, oldest_at=ago(86400), lanes={"on": 0, "parked": 0, "down": 0, "changing": 0, "slots": 0, "busy": 0}, desired="none"),
+]  # fmt: skip
+
 
 def answers(*pairs: tuple[str, dict[str, Any], Any]) -> dict[Key, Any]:
     return {question_key(name, arguments): value for name, arguments, value in pairs}
@@ -114,5 +164,7 @@ ANSWERS = answers(
     ("jobs", {"status": "failed", "project": None}, job_list(FAILED, "failed", sort="newest")),
     ("job_counts", {"project": None}, COUNTS),
     ("job", {"job_id": "200"}, DETAIL),
+    ("queues", {"project": None}, {"at": NOW.isoformat(), "window_s": 3600.0, "backlog_limit": 0, "queues": QUEUES}),
+    ("events", {"kind": "telling", "project": None}, {"events": EVENTS, "more": False, "next": None, "whole": True}),
     ("job_hardware", {"job_id": "200"}, HARDWARE),
 )
