@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from engine.telemetry.probes.gpu import GpuReading
 from engine.telemetry.probes.nvidia import NvidiaProbe
-from engine.telemetry.probes.xid import KernelLog, Xid, parse
+from engine.telemetry.probes.xid import KernelLog, Xid, _address, parse
 from tests.telemetry import trees
 from tests.telemetry.nvml import FakeNvml, ordinary
 
@@ -71,13 +73,17 @@ def test_a_card_falls_off_the_bus_and_says_why(tmp_path: Path) -> None:
     bench = Bench(tmp_path, nvml)
     bench.read()
     nvml.events.append((card, 0x8, 79))
-    nvml.nvmlDeviceGetUUID(card)
     card.lost = True
-    uuid = nvml.nvmlDeviceGetUUID
-    nvml.nvmlDeviceGetUUID = lambda handle: handle.uuid  # type: ignore[method-assign]
     gpu = bench.read().gpus[0]
-    nvml.nvmlDeviceGetUUID = uuid  # type: ignore[method-assign]
     assert (gpu.state, gpu.xid) == ("lost", 79)
+    bench.probe.close()
+
+
+def test_handles_are_those_of_the_bindings() -> None:
+    """The event's handle is another object than the one that was registered, and points to the same card."""
+    first = ctypes.cast(4096, pynvml.c_nvmlDevice_t)
+    event = pynvml.c_nvmlEventData_t(device=ctypes.cast(4096, pynvml.c_nvmlDevice_t), eventType=8, eventData=79)
+    assert _address(first) == _address(event.device) == 4096
 
 
 def test_the_kernels_log_tells_where_events_do_not(tmp_path: Path) -> None:

@@ -92,12 +92,13 @@ class NvidiaProbe:
             ),
         )
 
-    def close(self) -> None:
-        if self._nvml is not None:
+    def close(self, hangs: bool = False) -> None:
+        """``hangs``: the driver does not answer, so nothing is asked of it any more."""
+        if self._nvml is not None and not hangs:
             self._stop(None)
         if self._smi is not None:
             self._smi.close()
-        if self._xids is not None:
+        if self._xids is not None and not hangs:
             self._xids.close()
 
     # What else tells of the cards.

@@ -128,8 +128,7 @@ class RealSource:
     def close(self) -> None:
         for guard in self._guards:
             guard.close()
-        if self._cards[0].error is None:  # a driver that hangs is not asked to shut down
-            self._nvidia.close()
+        self._nvidia.close(hangs=self._cards[0].error is not None)
         self._amd.close()
 
     def _look(self) -> tuple[list[dict[str, Any] | None], dict[str, GpuReading | None]]:

@@ -5,10 +5,11 @@ Nothing here waits: events are taken as far as they have come, the log is read t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,14 @@ class Events:
         self._set: Any = None
         self.covered: set[str] = set()
         self._asked: set[str] = set()
+        self._uuids: dict[int, str] = {}  # by handle: a card that fell off the bus cannot be asked any more
 
     def cover(self, uuid: str, handle: Any) -> None:
         """Register a card, once."""
         if uuid in self._asked:
             return
         self._asked.add(uuid)
+        self._uuids[_address(handle)] = uuid
         nvml = self._nvml
         try:
             offered = nvml.nvmlDeviceGetSupportedEventTypes(handle)
@@ -114,10 +117,9 @@ class Events:
         for _ in range(AT_ONCE if self._set is not None else 0):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
-                uuid = self._nvml.nvmlDeviceGetUUID(event.device)
             except (self._nvml.NVMLError, AttributeError):
                 break  # a timeout: none
-            uuid = uuid.decode() if isinstance(uuid, bytes) else uuid
+            uuid = self._uuids.get(_address(event.device), "")
             if event.eventType & ids.EVENT_XID:
                 found.append(Xid(uuid, int(event.eventData), now))
             else:
@@ -151,7 +153,7 @@ class Xids:
             self._events.close()
         self._events = Events(nvml) if nvml is not None else None
 
-    def look(self, cards: Iterable[tuple[str, str | None, Any]]) -> None:
+    def look(self, cards: Sequence[tuple[str, str | None, Any]]) -> None:
         """Take what has come. ``cards``: uuid, bus id and handle of those that are awake."""
         covered: set[str] = set()
         self.hurry = set()
@@ -189,3 +191,11 @@ class Xids:
 
     def _of(self, uuid: str, pci: str | None) -> Xid | None:
         return self._last.get(uuid) or (self._last.get(pci.rpartition(".")[0]) if pci else None)
+
+
+def _address(handle: Any) -> int:
+    """What makes two handles of one card equal: where they point to."""
+    try:
+        return ctypes.cast(handle, ctypes.c_void_p).value or 0
+    except ctypes.ArgumentError:
+        return id(handle)
