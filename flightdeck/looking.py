@@ -26,7 +26,12 @@ class Looker:
 
     def _step(self, direction: str) -> None:
         app = self.app
-        app.point_at(step(app.scene, app.boxes(), app.scene.cursor, direction, app.columns()))
+        app.point_at(step(app.scene, app.boxes(), app.scene.cursor, direction, self._columns()))
+
+    def _columns(self) -> int:
+        """How many cards stand next to each other."""
+        fleet = self.app.fleet_screen()
+        return fleet.arrangement.columns if fleet is not None else 1
 
     def do_left(self) -> None:
         self._step("left")
@@ -126,6 +131,10 @@ class Looker:
 
     def do_scrub_on(self) -> None:
         self._look(self.app.scene.window.scrubbed(1))
+
+    def look(self, window: Window) -> None:
+        """For pages that lead to a time: see :meth:`_look`."""
+        self._look(window)
 
     def _look(self, window: Window) -> None:
         """Look at a window of time. While somebody scrubs the picture stands, so that the instant stays where it is."""
