@@ -52,7 +52,7 @@ def hour(
     """The last ``seconds`` of every box (or of those named), oldest first: minute rows, then details.
 
     Columns that the overview does not draw are None unless ``every_column``. Of more boxes than LARGE_FLEET every row but
-    the newest has one card at most, which stands for all of them (its index is together.TOGETHER).
+    the newest has two cards at most, which stand for all of them (their index is together.TOGETHER).
     """
     start = db.now() - timedelta(seconds=seconds)
     known = [row["box"] for row in db.all("select box from boxes") if isinstance(row["box"], str)]
@@ -86,7 +86,7 @@ def _together(db: Db, box_rows: list[Row], start: datetime, tails: Mapping[str, 
             newest[row["box"]] = row["tier"], row["at"]
         if row["box"] not in unknown and all(row[column] is None for column in BOX_FOLDED):
             unknown.add(row["box"])
-    cards = {(row["box"], row["tier"], row["at"]): card for row in box_rows if (card := unfold(row)) is not None}
+    cards = {(row["box"], row["tier"], row["at"]): some for row in box_rows if (some := unfold(row))}
     cards |= _added_up(db, start, {box: tails[box] for box in unknown if box in tails}, len(tails))
     whole: list[Row] = []
     for tier in ("detail", "minute"):  # a minute is the newest where a recorder ended with it
@@ -94,14 +94,14 @@ def _together(db: Db, box_rows: list[Row], start: datetime, tails: Mapping[str, 
         whole += _tails(db, "flight_recorder_gpu", _of_tail(_GPU_OVERVIEW), of, tier)
     samples = []
     for sample in assemble(box_rows, whole):
-        card = cards.get((sample.box, sample.tier, sample.at))
-        samples.append(replace(sample, gpus=(card,)) if card is not None and not sample.gpus else sample)
+        together = cards.get((sample.box, sample.tier, sample.at))
+        samples.append(replace(sample, gpus=together) if together and not sample.gpus else sample)
     return samples
 
 
 def _added_up(
     db: Db, start: datetime, tails: Mapping[str, datetime], of: int
-) -> dict[tuple[str, str, datetime], GpuSample]:
+) -> dict[tuple[str, str, datetime], tuple[GpuSample, ...]]:
     """The cards of boxes added up here, by box, tier and time. ``of`` how many boxes there are."""
     if not tails:
         return {}
@@ -115,7 +115,7 @@ def _added_up(
     )
     what = f"d.box, d.tier, d.at, {ADDED_UP}"
     rows += _tails(db, "flight_recorder_gpu", what, tails, group="group by d.box, d.tier, d.at")
-    return {(row["box"], row["tier"], row["at"]): card for row in rows if (card := unfold(row)) is not None}
+    return {(row["box"], row["tier"], row["at"]): some for row in rows if (some := unfold(row))}
 
 
 @dataclass(frozen=True)

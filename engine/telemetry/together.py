@@ -12,7 +12,7 @@ from typing import Any
 from engine.telemetry.sample import FOLDED_RANGES, FOLDED_WORST, GpuSample, clean
 from engine.telemetry.throttle import worst
 
-TOGETHER = -1  # the index of the card that stands for all of them
+TOGETHER = -1  # the index of a card that stands for all of them
 _SOURCES = ("mask", "smi", "counter", "none")  # the least exact one speaks for all
 _MORE_WORST = ("sw_power_ms", "sw_thermal_ms", "hw_thermal_ms", "brakes")  # the box's row has these, if its writer knew
 
@@ -41,8 +41,9 @@ def fold(gpus: Sequence[GpuSample]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def unfold(row: Mapping[str, Any]) -> GpuSample | None:
-    """The card that stands for all of them; None when the row knows of none."""
+def unfold(row: Mapping[str, Any]) -> tuple[GpuSample, ...]:
+    """Two cards that stand for all: one with what is highest, and the worst of causes, one with what is lowest. One where
+    these are the same; none when the row knows of no card."""
     low = {metric: value for metric in FOLDED_RANGES if (value := row[f"gpu_{metric}_min"]) is not None}
     high = {metric: value for metric in FOLDED_RANGES if (value := row[f"gpu_{metric}_max"]) is not None}
     rest: dict[str, Any] = {
@@ -50,4 +51,7 @@ def unfold(row: Mapping[str, Any]) -> GpuSample | None:
         for name in (*FOLDED_WORST, *_MORE_WORST, "throttle_source")
         if (value := row.get(f"gpu_{name}")) is not None
     }
-    return GpuSample(TOGETHER, low=low, high=high, **high, **rest) if low or high or rest else None
+    if not low and not high and not rest:
+        return ()
+    highest = GpuSample(TOGETHER, **high, **rest)
+    return (highest,) if low == high else (highest, GpuSample(TOGETHER, **low))
