@@ -13,6 +13,7 @@ from flightdeck.model.units import known
 
 DAY_S, WEEK_S = 86_400, 604_800
 HOUR_S = 3600
+ALL = ""  # the raw name of the row that stands for all boxes
 HIDDEN_S = 0.1  # less is noise of the counters
 CAUSES = "PTBCS"
 NAMES = {"P": "power cap", "T": "heat", "B": "brake", "C": "cpu", "S": "sync boost"}
@@ -48,6 +49,13 @@ class Hours:
 
     starts: tuple[datetime, ...] = ()
     boxes: tuple[BoxHours, ...] = ()
+    at: datetime | None = None  # when it was so
+
+    def passed(self, first: int, count: int) -> int:
+        """Minutes of these hours that are over."""
+        if not self.starts or self.at is None:
+            return count * 60
+        return round(min(count * 60.0, max(0.0, (self.at - self.starts[first]).total_seconds() / 60.0 - 1.0)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ def read_hours(value: Any) -> Hours:
                 _numbers(brakes.get("hours") if isinstance(brakes, Mapping) else None, len(starts)),
             )
         )  # fmt: skip
-    return Hours(starts, tuple(boxes))
+    return Hours(starts, tuple(boxes), _time(data.get("at")))
 
 
 def read_jobs(value: Any) -> list[Suffered]:
@@ -123,6 +131,18 @@ def read_jobs(value: Any) -> list[Suffered]:
             )
         )  # fmt: skip
     return found
+
+
+def worst_of(boxes: Sequence[BoxHours]) -> BoxHours:
+    """All of them in one row: for each hour and cause the box that was held back most, never a sum."""
+
+    def worst(columns: Sequence[Seconds]) -> Seconds:
+        return tuple(max((v for v in hour if v is not None), default=None) for hour in zip(*columns, strict=True))
+
+    return BoxHours(
+        ALL, "any box", any(box.sampled for box in boxes), tuple(map(max, zip(*(box.minutes for box in boxes), strict=True))),
+        {cause: worst([box.causes[cause] for box in boxes]) for cause in CAUSES}, worst([box.brakes for box in boxes]),
+    )  # fmt: skip
 
 
 def cell(box: BoxHours, first: int, count: int, cause: str = "") -> Cell:

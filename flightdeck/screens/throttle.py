@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 
 from flightdeck.model.axis import Window
 from flightdeck.model.throttling import (
+    ALL,
     CAUSES,
     DAY_S,
     HOUR_S,
@@ -21,6 +22,7 @@ from flightdeck.model.throttling import (
     read_hours,
     read_jobs,
     worst_first,
+    worst_of,
 )
 from flightdeck.reader import Answer, Ask
 from flightdeck.screens.sheet import Sheet
@@ -37,7 +39,7 @@ class ThrottleScreen(Sheet):
     PAGE = "throttle"
     FILTERS = "boxes"
     LOCAL_KEYS = (
-        ("j k", "box"), ("h l", "hour"), ("c", "cause"), ("[ ]", "24h 7d"), ("tab", "jobs"), ("enter", "open")
+        ("j k", "box"), ("h l", "hour"), ("c", "cause"), ("tab", "jobs"), ("enter", "open")
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right,l", "hour(1)", show=False),
@@ -56,7 +58,7 @@ class ThrottleScreen(Sheet):
         self.answered = self.jobs_answered = False
         self.cause = ""
         self.by_name = False
-        self.chosen = ""  # the box's raw name
+        self.chosen = ALL  # the box's raw name
         self.hour: datetime | None = None  # of the cell that is looked at, its first hour; None: all of them
         self.on_jobs = False
         self.job_index = 0
@@ -82,7 +84,7 @@ class ThrottleScreen(Sheet):
     def ask(self) -> None:
         """Ask for what is to be seen now, again and again, until something else is."""
         self._ask("throttle", {"span_s": self.span_s}, self.take_hours, EVERY_S[self.span_s])
-        if self.chosen:
+        if self.hours.boxes:
             self._ask("throttle_jobs", self.job_arguments(), self.take_jobs, JOBS_EVERY_S)
 
     def _ask(self, name: str, arguments: dict[str, Any], take: Any, every_s: float) -> None:
@@ -95,7 +97,7 @@ class ThrottleScreen(Sheet):
         self._asks[name] = (wanted, self.deck_app.reader.ask(name, arguments, take, every_s))
 
     def job_arguments(self) -> dict[str, Any]:
-        asked: dict[str, Any] = {"span_s": self.span_s, "box": self.chosen}
+        asked: dict[str, Any] = {"span_s": self.span_s} | ({"box": self.chosen} if self.chosen else {})
         first, count = self.looked_at()
         if self.hour is not None and self.hours.starts:
             since = self.hours.starts[first]
@@ -123,9 +125,10 @@ class ThrottleScreen(Sheet):
     # -- what is chosen
 
     def boxes(self) -> list[BoxHours]:
-        """Those that match the filter, in order."""
+        """Those that match the filter, in order; before several of them the row that stands for all."""
         found = [box for box in self.hours.boxes if all(word in box.name.lower() for word in self.filter_text.split())]
-        return sorted(found, key=lambda box: box.name) if self.by_name else worst_first(found, self.cause)
+        fleet = [worst_of(found)] if len(found) > 1 and not self.filter_text else []
+        return [*fleet, *(sorted(found, key=lambda box: box.name) if self.by_name else worst_first(found, self.cause))]
 
     def _settle(self) -> list[BoxHours]:
         """Put the cursor on a box that exists."""
@@ -135,7 +138,7 @@ class ThrottleScreen(Sheet):
         self.index = (
             names.index(self.chosen) if self.chosen in names else min(max(0, self.index), max(0, len(names) - 1))
         )
-        self.chosen = names[self.index] if names else ""
+        self.chosen = names[self.index] if names else ALL
         return boxes
 
     def looked_at(self) -> tuple[int, int]:
@@ -215,6 +218,7 @@ class ThrottleScreen(Sheet):
                 app.show_page("job", job_id=self.jobs[self.job_index].id)
             return
         if not self.chosen:
+            app.say("choose a box: j k", "dim", 3.0)
             return
         if self.hour is not None:
             first, count = self.looked_at()

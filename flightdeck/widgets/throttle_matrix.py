@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flightdeck.model import units
-from flightdeck.model.throttling import CAUSES, HIDDEN_S, HOUR_S, NAMES, BoxHours, Cell, Hours, Suffered, cell, layout
+from flightdeck.model.throttling import CAUSES, HIDDEN_S, NAMES, BoxHours, Cell, Hours, Suffered, cell, layout
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 from flightdeck.widgets.throttle_strip import TONES
 
@@ -141,10 +141,11 @@ def legend_line(width: int, cause: str, size: int) -> Line:
     row = Row(width).add("  ")
     for letter in CAUSES:
         dim = bool(cause) and letter != cause
-        row.add(letter, "faint" if dim else TONES[letter]).add(f" {NAMES[letter]}  ", "faint" if dim else "dim")
-    row.add(". nothing  ? nobody tells  ", "faint")
+        name = NAMES[letter] if width >= 100 else NAMES[letter].split()[0]
+        row.add(letter, "faint" if dim else TONES[letter]).add(f" {name}  ", "faint" if dim else "dim")
+    row.add(". none  ? n/a  ", "faint")
     if size == 1:
-        row.add("small: under a tenth  ", "faint")
+        row.add("small < 10%  ", "faint")
     return row.add("~ sampled", "faint").done()
 
 
@@ -169,8 +170,8 @@ def chosen_line(
         row.add("n/a: nothing on this box tells  ", "faint")
     elif all((value or 0.0) < HIDDEN_S for value in total.values()) and not brakes:
         row.add("nothing held it back  ", "faint")
-    recorded, whole = sum(box.minutes[first : first + count]), count * HOUR_S // 60
-    if recorded < whole:
+    recorded, whole = sum(box.minutes[first : first + count]), hours.passed(first, count)
+    if recorded < whole - 1:
         row.add(f"{recorded} of {whole} minutes recorded", "faint")
     return row.done()
 
@@ -192,20 +193,15 @@ def _columns(width: int) -> list[tuple[str, int]]:
     room = width - MARK_CELLS - figures - 2 * 3
     job = 9
     project = min(16, max(8, room // 5))
-    box = min(16, max(8, room // 5)) if width >= 100 else 0
-    name = max(8, room - job - project - box - (2 if box else 0))
-    return [("job", job), ("name", name), ("project", project), *([("box", box)] if box else [])]
+    box = min(16, max(8, room // 6))
+    return [("job", job), ("name", max(8, room - job - project - box - 2)), ("project", project), ("box", box)]
 
 
 def _figures(width: int) -> list[tuple[str, int]]:
+    if width < 100:
+        return [("P s", 7), ("T s", 7), ("worst", 7), ("ran", 8)]
     most = [("P s", 7), ("T s", 7), ("B s", 6), ("worst", 8), ("ran", 8)]
-    return (
-        [*most, ("peak C", 8), ("mean MHz", 10), ("ended", 13)]
-        if width >= 140
-        else [*most, ("ended", 7)]
-        if width >= 100
-        else most
-    )
+    return [*most, ("peak C", 8), ("mean MHz", 10), ("ended", 13)] if width >= 140 else [*most, ("ended", 7)]
 
 
 def job_line(job: Suffered, width: int, glyphs: Glyphs, chosen: bool) -> Line:
@@ -230,7 +226,8 @@ def _figure(job: Suffered, what: str, size: int) -> tuple[str, str]:
     if what == "worst":  # the gravest cause's share of the time that the job ran
         letter = next((letter for letter in "BTP" if (job.seconds.get(letter) or 0.0) >= HIDDEN_S), "")
         share = job.share.get(letter) if letter else None
-        return ("" if share is None else f"{letter} {100 * share:.0f}%").rjust(size), TONES[letter or "."]
+        text = "" if share is None else f"{letter} <1%" if share < 0.005 else f"{letter} {100 * share:.0f}%"
+        return text.rjust(size), TONES[letter or "."]
     if what == "ran":
         return units.age(job.run_s).rjust(size), "dim"
     if what == "peak C":

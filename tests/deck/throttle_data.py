@@ -77,6 +77,7 @@ def answers(
     found: dict[Key, Any] = {}
     for span_s, count in ((86_400, 24), (604_800, 168)):
         found[question_key("throttle", {"span_s": span_s})] = history(end, count, names)
+        found[question_key("throttle_jobs", {"span_s": span_s})] = jobs(end, "spark")
         for name in names:
             found[question_key("throttle_jobs", {"span_s": span_s, "box": name})] = (
                 jobs(end, name) if name == "spark" else []
