@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
+from flightdeck.model.happenings import KINDS
 from flightdeck.model.jobs import STATUSES
 
 QUICK_S = 15.0  # lists that change all the time
@@ -33,7 +34,7 @@ def questions(view: Mapping[str, Any]) -> list[Question]:
     """What the pages would ask about this view, lists first."""
     boxes = [row for row in view.get("boxes") or [] if isinstance(row, Mapping)][:BOXES]
     projects = [None, *(row["project"] for row in view.get("projects") or [])][: PROJECTS + 1]
-    return [*_lists(projects), *_jobs(view, boxes), *_throttling(), *_boxes(boxes)]
+    return [*_lists(projects), *_jobs(view, boxes), *_throttling(boxes), *_boxes(boxes)]
 
 
 def _lists(projects: list[str | None]) -> Iterator[Question]:
@@ -43,7 +44,8 @@ def _lists(projects: list[str | None]) -> Iterator[Question]:
             yield Question("jobs", {"status": status, "project": project}, quick)
         yield Question("job_counts", {"project": project}, quick)
         yield Question("queues", {"project": project}, quick)
-        yield Question("events", {"project": project}, quick)
+        for kind, _ in KINDS:
+            yield Question("events", {"kind": kind, "project": project}, quick)
 
 
 def _jobs(view: Mapping[str, Any], boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
@@ -52,12 +54,17 @@ def _jobs(view: Mapping[str, Any], boxes: list[Mapping[str, Any]]) -> Iterator[Q
     ids += [str(event["job_id"]) for event in view.get("events") or [] if event.get("job_id")]
     for job_id in list(dict.fromkeys(ids))[:JOBS]:
         yield Question("job", {"job_id": job_id}, QUICK_S)
+        yield Question("job_hardware", {"job_id": job_id}, QUICK_S)
 
 
-def _throttling() -> Iterator[Question]:
+def _throttling(boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
     for span_s in SPANS_S[-2:]:
         yield Question("throttle", {"span_s": span_s}, SLOW_S)
-        yield Question("throttle_jobs", {"span_s": span_s}, SLOW_S)
+        for box in (None, *(row["box"] for row in boxes)):
+            asked = {"span_s": span_s} | ({"box": box} if box is not None else {})
+            yield Question("throttle_jobs", asked, SLOW_S)
+            for cause in "PTB":
+                yield Question("throttle_jobs", asked | {"cause": cause}, RARE_S)
 
 
 def _boxes(boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
