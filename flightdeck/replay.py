@@ -174,6 +174,7 @@ class RecordedAnswers:
         self._head = head
         self.soon = soon
         self._asks: dict[Ask, float | None] = {}  # and the time of the answer that it has
+        self._jumps = head.jumps
         self._lock = threading.Lock()
 
     def ask(
@@ -195,8 +196,11 @@ class RecordedAnswers:
             self._asks.clear()
 
     def look(self) -> None:
-        """Answer again what has a newer answer, or an older one after a jump."""
+        """Answer again what has a newer answer; after a jump everything, for what was known is forgotten."""
         with self._lock:
+            if self._jumps != self._head.jumps:
+                self._jumps = self._head.jumps
+                self._asks = dict.fromkeys(self._asks, None)
             waiting = [ask for ask in self._asks if ask.live]
         for ask in waiting:
             self._answer(ask)

@@ -52,6 +52,7 @@ class ReplayApp(FlightDeckApp):
         if afresh:
             self.deck.forget()
             self.alerts.forget()
+            self.alerts.forget()
         for update in updates:
             self.take_in(update)
         if afresh:

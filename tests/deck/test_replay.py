@@ -185,10 +185,13 @@ def test_answers_follow_the_time(recording: Recording) -> None:
     head.jump(11.0)
     reader.look()
     assert heard[-1].value == {"status": "running"} and len(heard) == 3
+    head.jump(12.0)
+    reader.look()
+    assert len(heard) == 4, "the same answer once more: a jump forgets"
     ask.stop()
     head.jump(90.0)
     reader.look()
-    assert len(heard) == 3
+    assert len(heard) == 4
     reader.ask("job", {"job_id": "8"}, heard.append)
     assert heard[-1].value is None and heard[-1].error == NOT_RECORDED
     reader.close()
