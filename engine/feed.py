@@ -31,7 +31,11 @@ log = logging.getLogger("engine.feed")
 CHANNELS = ("node_job_ready", "ingest_job_ready", "worker_control", "hw_metrics")
 
 COALESCE_S = 0.1  # what comes within so long becomes one update
+COALESCE_MANY_S = 0.5  # of a large fleet, whose boxes sample at any time
+MANY = 12  # boxes
 FORCED_S = 2.0  # the view is read that often even if nothing seems to have changed
+VIEW_REST = 60.0  # reading the view again waits so many times as long as the last reading kept this thread busy
+VIEW_MOST_S = 4.0
 CALL_S = 4.0  # deadline of one statement
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 30.0
@@ -87,6 +91,7 @@ class Feed:
         self._signature: Any = None
         self._facts: dict[str, dict[str, Any]] = {}
         self._facts_read = 0.0
+        self._strangers: set[str] = set()  # boxes that sample and have no row of facts; looked for once
 
     @property
     def dropped(self) -> int:
@@ -185,11 +190,13 @@ class _Session:
         self._intake = feed._intake
         self._clock_offset = timedelta()
         self._dirty_since: float | None = None
+        self._view_every = feed._refresh_s
         self._viewed = self._checked = self._filled = self._emitted = 0.0
         self._marks: Any = None
         self._samples: list[BoxSample] = []
         self._fill = False
         self._past_due: float | None = None
+        self._past_of: set[str] | None = set()  # whose past is read again then; None: everybody's
         self._listening_since: float | None = None
         self._mark_at: datetime | None = None
 
@@ -226,7 +233,7 @@ class _Session:
         else:
             missed = self._since()
         if lost_since is not None:
-            self._past_due = time.monotonic() + LATE_ROWS_S
+            self._past_due, self._past_of = time.monotonic() + LATE_ROWS_S, None
         view = self._view()
         feed._lost_since = None
         self._emit(view=view, samples=tuple(missed), history=past)
@@ -236,9 +243,9 @@ class _Session:
         now = time.monotonic()
         due = self._checked + self._feed._refresh_s
         if self._dirty_since is not None:
-            due = min(due, max(self._dirty_since + COALESCE_S, self._viewed + self._feed._refresh_s))
+            due = min(due, max(self._dirty_since + COALESCE_S, self._viewed + self._view_every))
         if self._samples or self._fill:
-            due = min(due, max(self._emitted + COALESCE_S, now + 0.02))
+            due = min(due, max(self._emitted + self._coalesce_s(), now + 0.02))
         return max(0.0, due - now)
 
     def _take(self) -> None:
@@ -249,13 +256,17 @@ class _Session:
                 sample = self._intake.payload(wake.payload, self._now())
                 if sample is not None:
                     self._samples.append(sample)
-                    if sample.box not in self._feed._facts:
+                    if sample.box not in self._feed._facts and sample.box not in self._feed._strangers:
+                        self._feed._strangers.add(sample.box)
                         self._feed._facts_read = 0.0
                         self._mark_dirty()
                 elif self._intake.cut:
                     self._fill = True
             else:
                 self._mark_dirty()
+
+    def _coalesce_s(self) -> float:
+        return COALESCE_S if len(self._intake.last) <= MANY else COALESCE_MANY_S
 
     def _mark_dirty(self) -> None:
         if self._dirty_since is None:
@@ -279,22 +290,27 @@ class _Session:
             self._fill = self._listening_since is not None or self._fill
             self._listening_since = listening.since
         dirty = self._dirty_since is not None and now >= self._dirty_since + COALESCE_S * 0.9
-        if (dirty and now >= self._viewed + feed._refresh_s * 0.95) or now >= self._viewed + FORCED_S:
+        if (dirty and now >= self._viewed + self._view_every * 0.95) or now >= self._viewed + max(
+            FORCED_S, self._view_every
+        ):
             view = self._view()
         if self._fill and now >= self._filled + 0.5 * feed._refresh_s:
             self._samples += self._since()
         past = None
         if self._intake.gaps:
+            if self._past_of is not None:
+                self._past_of |= self._intake.gaps
             self._intake.gaps.clear()
             self._past_due = self._past_due or now + LATE_ROWS_S
         if self._past_due is not None and now >= self._past_due:
-            self._past_due = None
+            of, self._past_due, self._past_of = self._past_of, None, set()
+            of = None if of is None else of | self._intake.backfilled
             self._intake.backfilled.clear()
-            past = self._history()
+            past = self._history(None if of is None else sorted(of))
         elif self._intake.backfilled:
             past = self._history(sorted(self._intake.backfilled))
             self._intake.backfilled.clear()
-        waited = now >= self._emitted + COALESCE_S * 0.9
+        waited = now >= self._emitted + self._coalesce_s() * 0.9
         if view is not None or past is not None or (self._samples and waited) or now >= self._emitted + feed._refresh_s:
             samples, self._samples = self._samples, []
             self._emit(view=view, samples=tuple(sorted(samples, key=lambda s: s.at)), history=past)
@@ -306,7 +322,7 @@ class _Session:
     def _view(self) -> dict[str, Any] | None:
         """Read the view; None when it says what it said before (ages aside)."""
         feed = self._feed
-        now = time.monotonic()
+        now, spent = time.monotonic(), time.thread_time()
         if now - feed._facts_read >= FACTS_S or not feed._facts_read:
             feed._facts = snapshot.facts_rows(history.box_facts(self._db))
             feed._facts_read = now
@@ -314,10 +330,11 @@ class _Session:
         self._clock_offset = at - datetime.now().astimezone()
         self._viewed, self._dirty_since = time.monotonic(), None
         signature = snapshot.signature(view, at)
-        if signature == feed._signature:
-            return None
+        same = signature == feed._signature
         feed._signature = signature
-        return view
+        # A big fleet is read less often, so that reading it stays a small share of a core; an order is looked for at once.
+        self._view_every = min(VIEW_MOST_S, max(feed._refresh_s, VIEW_REST * (time.thread_time() - spent)))
+        return None if same else view
 
     def _history(self, boxes: list[str] | None = None) -> dict[str, list[BoxSample]]:
         hour = history.hour(self._db, boxes)
