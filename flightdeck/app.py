@@ -1,7 +1,7 @@
 """The deck itself: wires feed, read model, reader, cursor, pages and actions. Never touches a database.
 
-Its rooms: ``schedule`` says when to draw, ``looking`` and ``operating`` do what keys ask for, ``screens.pages`` names the
-pages.
+Its rooms: ``paging`` holds the stack of pages, ``roster`` the boxes on screen, ``schedule`` says when to draw,
+``looking`` and ``operating`` do what keys ask for.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segments
 from rich.traceback import Traceback
-from textual.app import App
 from textual.binding import BindingType
 from textual.theme import Theme
 
@@ -28,17 +27,15 @@ from flightdeck.looking import Looker
 from flightdeck.model.axis import HOUR_S, Window
 from flightdeck.model.deck import Clock, Deck, Update
 from flightdeck.model.fleet import Box
-from flightdeck.navigate import settle
 from flightdeck.operating import Operator
 from flightdeck.orders import JobTarget, OrderDesk, Outcome, QueueTarget
+from flightdeck.paging import PagedApp
 from flightdeck.pasts import Pasts
 from flightdeck.profile import Profile, with_keys
 from flightdeck.reader import Answers, Canned, Reader
+from flightdeck.roster import Roster
 from flightdeck.schedule import Schedule
-from flightdeck.screens.fleet import FleetScreen
-from flightdeck.screens.page import Page
-from flightdeck.screens.pages import PAGES, TOP
-from flightdeck.sorting import SORTS, matches
+from flightdeck.screens.pages import PAGES
 from flightdeck.styles.palette import DARK, LIGHT, Palette, palette
 from flightdeck.term.paint import Painted, Painter
 from flightdeck.widgets.lines import ASCII, BLOCKS, UNICODE, Span
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-class FlightDeckApp(App[int], inherit_bindings=False):
+class FlightDeckApp(PagedApp, inherit_bindings=False):
     """``store_opener`` None: no feed (tests, still frames), and ``reader`` answers what pages ask. ``on_quit`` replaces
     leaving on ``q``; it gets the app."""
 
@@ -90,9 +87,8 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self.store_name = store_name
         self.on_quit = on_quit
         self.actions = with_keys(table.offered(read_only, PAGES), self.profile.keys)
-        self.expanded = False
         self.frozen: Deck | None = None
-        self.sort_index = next((i for i, sort in enumerate(SORTS) if sort.name == self.profile.sort), 0)
+        self.roster = Roster(self, self.profile.sort or "")
         self.feed: Feed | None = None
         self.desk: OrderDesk | None = None
         self.operator = Operator(self)
@@ -195,90 +191,25 @@ class FlightDeckApp(App[int], inherit_bindings=False):
         self.frozen = self.deck.frozen_copy() if on else None
         self.scene.deck = self.frozen or self.deck
 
-    # -- pages
-
-    def page(self) -> Page | None:
-        """The page on top, below any small box."""
-        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, Page)), None)
-
-    def screen_page(self) -> str:
-        """The name of the page that has the keys; empty: a small box has them."""
-        return self.screen.PAGE if isinstance(self.screen, Page) else ""
-
-    def fleet_screen(self) -> FleetScreen | None:
-        return next((screen for screen in self.screen_stack if isinstance(screen, FleetScreen)), None)
-
-    def page_tabs(self) -> list[tuple[str, str]]:
-        """(key, name) of the pages that have a number."""
-        return [(table.PAGE_KEYS[name], name) for name in TOP if name in PAGES]
-
-    def show_page(self, name: str, **arguments: Any) -> None:
-        """Show a page by its name: back to it where it is open already, else over the page on top; one that has a
-        number takes the place of another such page. The fleet is always at the bottom."""
-        stack = [screen for screen in self.screen_stack if isinstance(screen, Page)]
-        there = next((screen for screen in stack if name == screen.PAGE), None)
-        if there is not None and not arguments:
-            while self.screen is not there:
-                self.pop_screen()
-            return
-        while self.screen_page() not in PAGES or self.screen_page() == name:
-            self.pop_screen()  # help, the command list, a small box; the same page about something else
-        if name in TOP and self.screen_page() in TOP and self.screen_page() != "fleet":
-            self.pop_screen()
-        self.push_screen(PAGES[name](**arguments))
-
-    def leave_page(self) -> None:
-        """Back to the page below; the fleet stays."""
-        if self.expanded:
-            self.expanded = False
-            self.draw_now()
-        elif not isinstance(self.screen, FleetScreen) and isinstance(self.screen, Page):
-            self.pop_screen()
-
     def open_cursor(self) -> None:
         """Enter on the fleet: the job under the cursor, else the box."""
         cursor = self.scene.cursor
-        if cursor.job and "job" in PAGES:
+        if cursor.job:
             self.show_page("job", job_id=cursor.job)
-        elif cursor.box and "box" in PAGES:
+        elif cursor.box:
             self.show_page("box", box=cursor.box)
-        else:
-            self.expanded = not self.expanded
-            self.draw_now()
 
     # -- what pages ask
 
-    @property
-    def filter_text(self) -> str:
-        """What narrows the fleet."""
-        fleet = self.fleet_screen()
-        return fleet.filter_text if fleet is not None else ""
-
     def boxes(self) -> tuple[Box, ...]:
-        """The boxes on screen: those of the project, that match the filter, in the chosen order."""
-        scene = self.scene
-        text = self.filter_text
-        boxes = [box for box in scene.deck.boxes() if matches(box, text)]
-        if scene.project is not None:
-            mine = [box for box in boxes if scene.lanes(box) or scene.jobs(box)]
-            boxes = mine or boxes
-        key = SORTS[self.sort_index].key
-        return tuple(boxes if key is None else sorted(boxes, key=lambda box: key(scene.deck, box)))
+        """The boxes on the fleet page, in their order."""
+        return self.roster.boxes()
 
     def settle(self) -> bool:
-        """Put the cursor on something that exists; whether it had to move."""
-        found = settle(self.scene, self.boxes(), self.scene.cursor)
-        moved = found != self.scene.cursor
-        self.scene.cursor = found
-        return moved
-
-    def columns(self) -> int:
-        """How many cards stand next to each other."""
-        fleet = self.fleet_screen()
-        return fleet.arrangement.columns if fleet is not None and not self.expanded else 1
+        return self.roster.settle()
 
     def current_box(self) -> Box | None:
-        return next((box for box in self.boxes() if box.raw == self.scene.cursor.box), None)
+        return self.roster.current()
 
     def chosen_job(self) -> JobTarget | None:
         """The job that the page on top has under its cursor."""
@@ -352,14 +283,8 @@ class FlightDeckApp(App[int], inherit_bindings=False):
     def action_act(self, name: str) -> None:
         """Do one action of the table; what this mode or this page does not offer does not happen."""
         action = next((action for action in self.actions if action.id == name), None)
-        page = self.screen
-        if action is None or (not isinstance(page, Page) and name != "quit"):
+        if action is None or not self.lets_through(action):
             return
-        if isinstance(page, Page):
-            if page.ONLY is not None and name not in page.ONLY:
-                return
-            if action.pages and page.PAGE not in action.pages:
-                return
         if action.writes:
             do = {"undo": "take_back"}.get(action.id, action.id)
             getattr(self.operator, do)()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
 from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes
+from flightdeck.model.lanes import counts
 from flightdeck.model.text import clean
 from flightdeck.model.traces import STEP_S, History, slot_of
 from flightdeck.model.view import Classes, ViewReader
@@ -76,6 +77,7 @@ class Deck:
     classes: Classes = ()  # levels of a profile, before those that are known of a class of hardware
     pasts: dict[tuple[str, int], History] = field(default_factory=dict)  # longer than an hour, by box and span
     _reader: ViewReader | None = None
+    _standing: tuple[View, int, tuple[int, int, int]] | None = None
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
     def apply(self, update: Update) -> tuple[set[str], bool]:
@@ -207,6 +209,13 @@ class Deck:
     def end_slot(self, box: Box, step_s: int = STEP_S) -> int:
         """The slot at the right edge of every trace."""
         return slot_of(self.now(), step_s)
+
+    def standing(self) -> tuple[int, int, int]:
+        """Lanes (parked, draining, down) of the whole fleet; counted once per view and every other second."""
+        tick = int(self.view_age() // 2)
+        if self._standing is None or self._standing[0] is not self.view or self._standing[1] != tick:
+            self._standing = (self.view, tick, counts(self.view.boxes, self.view_age()))
+        return self._standing[2]
 
     def lanes(self, box: Box, project: str | None) -> tuple[Lane, ...]:
         """Rows of a box: merged per queue in ``all`` (None), else those of one project."""

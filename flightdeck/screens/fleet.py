@@ -76,7 +76,7 @@ class FleetScreen(Page):
         width, room = self.size.width, self.main_height
         boxes = app.boxes()
         focus = next((index for index, box in enumerate(boxes) if box.raw == app.scene.cursor.box), 0)
-        arrangement = arrange(len(boxes), focus, width, room, app.expanded)
+        arrangement = arrange(len(boxes), focus, width, room)
         if arrangement != self.arrangement or not boxes:
             changed = None
             self.arrangement = arrangement
@@ -94,7 +94,7 @@ class FleetScreen(Page):
             return
         shown = [boxes[place.index] for place in arrangement.places]
         inner = min(place.height for place in arrangement.places) - 2
-        app.scene.shape = shape_of(app.scene, shown, inner) if arrangement.cards and not app.expanded else None
+        app.scene.shape = shape_of(app.scene, shown, inner) if arrangement.cards else None
         app.scene.name_cells = max(cell_len(box.name) for box in shown)
         app.scene.shape_height = inner
         app.pasts.want(boxes[place.index].raw for place in arrangement.places if place.kind != "row")
@@ -136,9 +136,7 @@ class FleetScreen(Page):
         pane.show(rows, app.ink, app.glyphs.ascii)
 
     def next_sort(self) -> str:
-        app = self.deck_app
-        app.sort_index = (app.sort_index + 1) % len(SORTS)
-        return f"boxes by {SORTS[app.sort_index].name}"
+        return f"boxes by {self.deck_app.roster.next_sort()}"
 
     def chosen_job(self) -> JobTarget | None:
         app = self.deck_app
@@ -151,8 +149,8 @@ class FleetScreen(Page):
         app = self.deck_app
         boxes = app.boxes()
         parts = [f"/{self.filter_text}"] if self.filter_text else []
-        if app.sort_index:
-            parts.append(f"by {SORTS[app.sort_index].name}")
+        if app.roster.sort_index:
+            parts.append(f"by {SORTS[app.roster.sort_index].name}")
         if boxes and (self.arrangement.above or self.arrangement.below):
             index = next((i for i, box in enumerate(boxes) if box.raw == app.scene.cursor.box), 0)
             parts.append(f"box {index + 1} of {len(boxes)}")

@@ -33,13 +33,11 @@ class Arrangement:
         return bool(self.places) and self.places[0].kind == "card"
 
 
-def arrange(boxes: int, focus: int, width: int, height: int, expanded: bool = False) -> Arrangement:
-    """Places for ``boxes`` boxes of which ``focus`` has the cursor. ``expanded``: that one alone, over everything."""
+def arrange(boxes: int, focus: int, width: int, height: int) -> Arrangement:
+    """Places for ``boxes`` boxes of which ``focus`` has the cursor."""
     if boxes <= 0 or width < 20 or height < 3:
         return Arrangement((), 1)
     focus = min(max(0, focus), boxes - 1)
-    if expanded:
-        return Arrangement((Place(focus, "card", 0, 0, width, height),), 1, focus, boxes - focus - 1)
     best = _cards(boxes, width, height)
     if best is not None:
         return best

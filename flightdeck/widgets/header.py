@@ -11,7 +11,6 @@ from flightdeck.model import units
 from flightdeck.model.axis import HOUR_S
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Event, Project
-from flightdeck.model.lanes import counts
 from flightdeck.widgets.lines import Line, Row, Span, fit
 from flightdeck.widgets.scene import Scene
 
@@ -90,7 +89,7 @@ def _page_chips(pages: Sequence[tuple[str, str]], page: str, wordy: bool) -> lis
 def _tail(scene: Scene, level: int, store: str, frozen_s: float | None, read_only: bool) -> list[Span]:
     """The right side; level 0 in full, 1 without the database's name, 2 in short words, 3 the least."""
     deck = scene.deck
-    parked, draining, down = counts(deck.boxes(), deck.view_age())
+    parked, draining, down = deck.standing()
     parts: list[list[Span]] = []
     if deck.loaded and deck.view.leader is False:
         parts.append([(" NO LEADER ", "banner")])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from flightdeck.widgets.arrange import arrange
 
 
-@given(st.integers(0, 120), st.integers(0, 130), st.integers(0, 320), st.integers(0, 110), st.booleans())
-def test_every_arrangement_is_sound(boxes: int, focus: int, width: int, height: int, expanded: bool) -> None:
-    found = arrange(boxes, focus, width, height, expanded)
+@given(st.integers(0, 120), st.integers(0, 130), st.integers(0, 320), st.integers(0, 110))
+def test_every_arrangement_is_sound(boxes: int, focus: int, width: int, height: int) -> None:
+    found = arrange(boxes, focus, width, height)
     taken: set[tuple[int, int]] = set()
     for place in found.places:
         assert place.x >= 0 and place.y >= 0
