@@ -135,6 +135,12 @@ def snapshot(
     page: Annotated[
         str, typer.Option("--page", metavar="PAGE", help="fleet, jobs, throttle, events, queues, box:NAME or job:ID")
     ] = "fleet",
+    recording: Annotated[
+        str | None, typer.Option("--recording", metavar="FILE", help="Look at what record has written")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="A time of the recording: 14:03:22, 90s; default its end")
+    ] = None,
     db: Db = None,
     project: Project = None,
     box: Box = None,
@@ -160,6 +166,8 @@ def snapshot(
         ascii=looks["ascii"],
         theme=looks["theme"],
         page=page,
+        recording=recording,
+        at=at,
     )
 
 

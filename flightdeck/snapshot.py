@@ -1,13 +1,14 @@
-"""``flightdeck snapshot``: one frame of the fleet on standard output, as text, JSON or SVG."""
+"""``flightdeck snapshot``: one frame of the fleet, or of a recording, on standard output, as text, JSON or SVG."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import config
@@ -33,39 +34,76 @@ def main(
     ascii: bool = False,
     theme: str | None = None,
     page: str = "fleet",
+    recording: str | None = None,
+    at: str | None = None,
 ) -> None:
     """The command: print one frame. ``form``: text, json or svg; ``page``: fleet, jobs, throttle, events, queues, box:NAME
-    or job:ID. Raises BadInput, ConfigError, StoreError."""
+    or job:ID; ``recording``: a file to look at in place of the database, ``at`` a time of it (None: its end).
+    Raises BadInput, ConfigError, StoreError.
+    """
     name, arguments = which_page(page)
-    store = open_to_look()
-    project = project or str(config.get("project")) or None
-    with store.connect("snapshot", read_only=True) as db:
-        check_schema(store, db)
-        look = look_at_this_box(db)
-        if form == "json":
-            text = json.dumps(fleet_snapshot(project, db, look), indent=2)
-        else:
-            update = still(store, db, project, look)
-    if form != "json":
+    if recording is not None:
+        seen = recorded(Path(recording), at)
+    elif at is not None:
+        raise BadInput("--at wants a --recording; the database has the present alone")
+    else:
+        seen = looked_up(project or str(config.get("project")) or None, form)
+    if form == "json":
+        text = json.dumps(seen.plain, indent=2)
+    else:
         from flightdeck.frame import render_frame
-        from flightdeck.launch import store_name
         from flightdeck.term.session import no_color
 
         frame = render_frame(
-            update,
+            seen.updates,
             (width, height),
             theme or "dark",
             ascii,
             page=name,
             arguments=arguments,
-            answers=Asked(store),
-            project=project,
-            store_name=store_name(config.db_url()),
+            answers=seen.answers,
+            project=project or str(config.get("project")) or None,
+            store_name=seen.name,
             plain=no_color(),
         )
         text = frame.svg if form == "svg" else frame.text
     sys.stdout.write(text.rstrip("\n") + "\n")
     sys.stdout.flush()
+
+
+@dataclass
+class Seen:
+    """What there is to draw: updates as the feed brings them, who answers the pages; ``plain``: as JSON."""
+
+    name: str
+    updates: Sequence[FeedUpdate]
+    answers: Canned
+    plain: Mapping[str, Any] | None = None
+
+
+def looked_up(project: str | None, form: str) -> Seen:
+    """The database as it is now."""
+    from flightdeck.launch import store_name
+
+    store = open_to_look()
+    name = store_name(config.db_url())
+    with store.connect("snapshot", read_only=True) as db:
+        check_schema(store, db)
+        look = look_at_this_box(db)
+        if form == "json":
+            return Seen(name, (), Canned(), fleet_snapshot(project, db, look))
+        return Seen(name, [still(store, db, project, look)], Asked(store))
+
+
+def recorded(path: Path, at: str | None) -> Seen:
+    """A recording at one time of it. Raises BadInput."""
+    from flightdeck.recording import Recording
+    from flightdeck.replay import BASE, place
+
+    recording = Recording.load(path)
+    t = recording.duration_s if at is None else place(at, recording)
+    updates = recording.still(t, BASE)
+    return Seen(path.name, updates, Canned(recording.answers(t)), updates[0].view)
 
 
 def which_page(text: str) -> tuple[str, dict[str, str]]:
