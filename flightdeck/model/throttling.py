@@ -150,7 +150,11 @@ def cell(box: BoxHours, first: int, count: int, cause: str = "") -> Cell:
     recorded = sum(box.minutes[first : first + count])
     if not recorded:
         return Cell()
-    told = False
+    brakes = _sum(box.brakes[first : first + count]) if cause in ("", "B") else None
+    if brakes:  # of moments, whose seconds may be none
+        seconds = _sum(box.causes["B"][first : first + count]) or 0.0
+        return Cell("B", min(1.0, seconds / (recorded * 60.0)), seconds)
+    told = brakes is not None
     for letter in cause or SEVERITY:
         seconds = _sum(box.causes.get(letter, ())[first : first + count])
         if seconds is None:
@@ -158,11 +162,6 @@ def cell(box: BoxHours, first: int, count: int, cause: str = "") -> Cell:
         told = True
         if seconds >= HIDDEN_S:
             return Cell(letter, min(1.0, seconds / (recorded * 60.0)), seconds)
-    if not cause or cause == "B":
-        brakes = _sum(box.brakes[first : first + count])
-        told = told or brakes is not None
-        if brakes:
-            return Cell("B", 0.0, 0.0)
     return Cell("." if told else "?")
 
 

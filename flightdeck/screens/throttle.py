@@ -54,7 +54,7 @@ class ThrottleScreen(Sheet):
         super().__init__()
         self.hours = Hours()
         self.jobs: list[Suffered] = []
-        self.error = ""
+        self.error = self.jobs_error = ""
         self.answered = self.jobs_answered = False
         self.cause = ""
         self.by_name = False
@@ -117,7 +117,7 @@ class ThrottleScreen(Sheet):
         self.redraw()
 
     def take_jobs(self, answer: Answer) -> None:
-        self.jobs_answered = True
+        self.jobs_answered, self.jobs_error = True, answer.error
         if answer.value is not None:
             self.jobs = read_jobs(answer.value)
         self.redraw()
@@ -290,6 +290,7 @@ class ThrottleScreen(Sheet):
     def _job_lines(self, width: int, height: int) -> list[Line]:
         if not self.jobs:
             text = "no job of 10 s or more was held back" if self.jobs_answered else "reading ..."
+            text = self.jobs_error or text
             return [Row(width).add(f"  {text}", "faint").done()]
         room = max(1, height - 1)
         self._job_top = min(max(self._job_top, self.job_index - room + 1), self.job_index)

@@ -15,7 +15,6 @@ from flightdeck.model.throttling import CAUSES, HIDDEN_S, NAMES, BoxHours, Cell,
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 from flightdeck.widgets.throttle_strip import TONES
 
-SUM_CELLS = 8
 BRAKE_CELLS = 5
 MARK_CELLS = 2
 LIGHT = 0.1  # of the time: a small letter
@@ -31,6 +30,7 @@ class Plan:
     size: int
     cells: int
     sums: str  # causes with a column
+    sum_cells: int
     brakes: bool
 
     def hours_of(self, column: int, count: int) -> tuple[int, int]:
@@ -47,10 +47,11 @@ def plan(hours: Hours, width: int) -> Plan:
     name = min(name, 10 if width < 100 else 20)
     sums = CAUSES if width >= 140 else "PTBC" if width >= 100 else "PTB"
     brakes = width >= 90
-    room = width - MARK_CELLS - name - 1 - len(sums) * SUM_CELLS - (BRAKE_CELLS if brakes else 0) - 1
+    sum_cells = 7 if len(hours.starts) <= 24 else 8  # a day has 86,400 s
+    room = width - MARK_CELLS - name - 1 - len(sums) * sum_cells - (BRAKE_CELLS if brakes else 0) - 1
     count = max(1, len(hours.starts))
     group, size = layout(count, max(1, room))
-    return Plan(name, group, size, -(-count // group), sums, brakes)
+    return Plan(name, group, size, -(-count // group), sums, sum_cells, brakes)
 
 
 def axis_line(hours: Hours, here: Plan, width: int) -> Line:
@@ -66,7 +67,7 @@ def axis_line(hours: Hours, here: Plan, width: int) -> Line:
             free = place + len(text) + 1
     row = Row(width).add("", "faint", MARK_CELLS).add("box", "faint", here.name).add(" ")
     row.add("".join(marks)[: here.cells * here.size], "faint")
-    ends: Line = [(f"{cause} s".rjust(SUM_CELLS), TONES[cause].removesuffix("+b")) for cause in here.sums]
+    ends: Line = [(f"{cause} s".rjust(here.sum_cells), TONES[cause].removesuffix("+b")) for cause in here.sums]
     if here.brakes:
         ends.append(("B x".rjust(BRAKE_CELLS), "accent"))
     return row.right(*ends, (" ", "text")).done()
@@ -93,7 +94,7 @@ def box_line(
         if chosen and index == column:
             tone = f"{tone}r" if "+" in tone else f"{tone}+r"
         row.add(text, tone)
-    ends: Line = [_sum_cell(box, letter) for letter in here.sums]
+    ends: Line = [_sum_cell(box, letter, here.sum_cells) for letter in here.sums]
     if here.brakes:
         brakes = box.brake_count
         text = units.NA if brakes is None else "0" if not brakes else f"x{units.count(brakes)}"
@@ -101,14 +102,14 @@ def box_line(
     return row.right(*((text, row._styled(tone)) for text, tone in ends), (" ", row._styled("text"))).done()
 
 
-def _sum_cell(box: BoxHours, cause: str) -> tuple[str, str]:
+def _sum_cell(box: BoxHours, cause: str, size: int) -> tuple[str, str]:
     seconds = box.total(cause)
     if seconds is None:
-        return units.NA.rjust(SUM_CELLS), "faint"
+        return units.NA.rjust(size), "faint"
     if seconds < HIDDEN_S:
-        return "0".rjust(SUM_CELLS), "faint"
+        return "0".rjust(size), "faint"
     about = "~" if box.sampled and cause != "C" else ""
-    return f"{about}{_short(seconds)}".rjust(SUM_CELLS), TONES[cause].removesuffix("+b")
+    return f"{about}{_short(seconds)}".rjust(size), TONES[cause].removesuffix("+b")
 
 
 def _short(seconds: float) -> str:
