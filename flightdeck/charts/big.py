@@ -69,15 +69,18 @@ class Chart:
 class ChartCache:
     """Drawn charts by name, kept until what is drawn differs: a column rolled, the window, the range, the size."""
 
-    kept: dict[Hashable, tuple[Hashable, list[str]]] = field(default_factory=dict)
+    kept: dict[Hashable, tuple[Hashable, list[Level | None], list[str]]] = field(default_factory=dict)
     drawn: int = 0  # how often plotext was asked; told by benchmarks and tests
 
-    def rows(self, name: Hashable, mark: Hashable, draw: Callable[[], list[str]]) -> list[str]:
-        found = self.kept.get(name)
-        if found is None or found[0] != mark:
+    def rows(
+        self, name: Hashable, mark: Hashable, found: list[Level | None], draw: Callable[[], list[str]]
+    ) -> list[str]:
+        """``mark``: all but the readings that decides what is drawn; ``found``: these, as dot levels."""
+        kept = self.kept.get(name)
+        if kept is None or kept[0] != mark or not _looks_like(found, kept[1]):
             self.drawn += 1
-            found = self.kept[name] = (mark, draw())
-        return found[1]
+            kept = self.kept[name] = (mark, found, draw())
+        return kept[2]
 
 
 def dots(width: int, marker: str = "braille") -> int:
@@ -108,8 +111,19 @@ def big_chart(chart: Chart, width: int, height: int, marker: str = "braille", ca
     def draw() -> list[str]:
         return plotted(found, labels, cells, width, canvas, marker)
 
-    rows = draw() if cache is None else cache.rows(name, (tuple(found), labels, cells, width, height, marker), draw)
+    rows = draw() if cache is None else cache.rows(name, (labels, cells, width, height, marker), found, draw)
     return [_title(chart, width), *_inked(chart, rows, found, canvas, marker, shift)]
+
+
+def _looks_like(found: list[Level | None], drawn: list[Level | None]) -> bool:
+    """Whether readings look as they were drawn. The newest column is still being filled: it may be a dot off until it
+    rolls, so that the noise of every sample does not draw the chart again."""
+    if found[:-1] != drawn[:-1] or not found:
+        return False
+    new, old = found[-1], drawn[-1]
+    if new is None or old is None:
+        return new is old
+    return abs(new[0] - old[0]) <= 1 and abs(new[1] - old[1]) <= 1
 
 
 def plotted(

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from flightdeck.model.axis import HOUR_S, slot_step
-from flightdeck.model.box_detail import gpu_samples, read_facts, read_jobs, read_sensors
+from flightdeck.model.box_detail import Facts, gpu_samples, read_facts, read_jobs, read_sensors
 from flightdeck.model.fleet import Box
 from flightdeck.navigate import selected_job, stops
 from flightdeck.orders import JobTarget, job_target
@@ -55,6 +55,7 @@ class BoxScreen(Page):
         self._asked: tuple[object, ...] = ()
         self._shown = ""
         self._taken: datetime | None = None
+        self._drawn_mono = 0.0
         self._tabs_of_gpus: list[tuple[int, int, int, str]] = []
         self._targets: dict[int, tuple[int, Cursor]] = {}
 
@@ -103,7 +104,19 @@ class BoxScreen(Page):
         self._ask(box)
         page = box_page(app.scene, box, self.box_view, width, height)
         self._tabs_of_gpus, self._targets = page.tabs, page.targets
+        self._drawn_mono = app.clock.mono()
         self.view.show(page.lines, app.data_colors(), app.glyphs.ascii)
+
+    def redraw_old(self, older_than_s: float) -> None:
+        """Ages go on, but not beside a sample that has just been drawn."""
+        if self.deck_app.clock.mono() - self._drawn_mono >= older_than_s:
+            self.redraw()
+
+    def _draw_unless_live(self) -> None:
+        """What the database says over and over: the next live sample draws it, where any come."""
+        box = self.deck_app.current_box()
+        if box is None or self.deck_app.scene.deck.box_state(box) != "up":
+            self.redraw()
 
     def _listen(self, box: Box) -> None:
         """Take what the newest live sample brings beyond the overview."""
@@ -144,21 +157,25 @@ class BoxScreen(Page):
         if not self._mine(answer) or answer.error or not isinstance(answer.value, dict):
             return
         view = self.box_view
+        first = not view.sensors.offered or view.facts == Facts()
         view.facts = read_facts(answer.value.get("facts"))
         if answer.value.get("sensors"):
             view.sensors = read_sensors(answer.value["sensors"])
         view.cards = gpu_samples(answer.value)
-        self.redraw()
+        self.redraw() if first else self._draw_unless_live()
 
     def _take_jobs(self, answer: Answer) -> None:
         if not self._mine(answer):
             return
+        view = self.box_view
+        before = (view.jobs, view.more_jobs, view.jobs_note)
         if answer.error:
-            self.box_view.jobs_note = answer.error
+            view.jobs_note = answer.error
         else:
-            self.box_view.jobs, self.box_view.more_jobs = read_jobs(answer.value)
-            self.box_view.jobs_note = ""
-        self.redraw()
+            view.jobs, view.more_jobs = read_jobs(answer.value)
+            view.jobs_note = ""
+        if before != (view.jobs, view.more_jobs, view.jobs_note):
+            self.redraw()
 
     def _take_gpus(self, answer: Answer) -> None:
         if (
@@ -166,8 +183,9 @@ class BoxScreen(Page):
             and not answer.error
             and answer.arguments.get("seconds") == self.deck_app.scene.window.span_s
         ):
+            first = self.box_view.card() is None
             self.box_view.series.load(answer.value)
-            self.redraw()
+            self.redraw() if first else self._draw_unless_live()
 
     # -- keys and mouse
 

@@ -143,7 +143,7 @@ def draw(
     peak = max((high for _, high in known), default=None)
     scale = view.scales.range_of(metric, wanted.columns, wanted.hint)
     chart = Chart(
-        title=wanted.title or metric.label,
+        title=f" {wanted.title or metric.label}",
         columns=wanted.columns,
         scale=scale,
         value=value,

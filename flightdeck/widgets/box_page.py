@@ -115,12 +115,20 @@ def facts_line(scene: Scene, box: Box, view: BoxView, width: int) -> Line:
         f"driver {box.driver}" if box.driver else "",
         f"kernel {view.facts.kernel}" if view.facts.kernel else "",
         f"up {units.age(view.sensors.uptime_s)}" if view.sensors.uptime_s is not None else "",
-        box.description if box.description != box.name else "",
+        _about(box),
     ]
     for part in parts:
         if part and row.used + 3 + cell_len(part) <= width:
             row.add("   ").add(part, "dim")
     return row.done()
+
+
+def _about(box: Box) -> str:
+    """What its owner says about it, without what stands there already."""
+    about = box.description
+    if box.simulated:
+        about = about.removeprefix("simulated").lstrip(" ,;:-\u00b7")
+    return about if about != box.name else ""
 
 
 def _gpu_block(
@@ -184,7 +192,7 @@ def _wide(
     width: int, height: int,
 ) -> None:  # fmt: skip
     left, middle = _left_width(width), _middle_width(width)
-    words = width - left - middle - 4
+    words = width - left - middle - 5  # the last column of the screen stays free
     if not cards:  # a box of processors: its own charts take both columns
         half = -(-len(hosts) // 2)
         cards, hosts = hosts[:half], hosts[half:]
@@ -202,7 +210,7 @@ def _middling(
     page: Page, scene: Scene, box: Box, view: BoxView, charts: list[Wanted], line: Timeline, width: int, height: int
 ) -> None:
     left = _left_width(width)
-    words = width - left - 2
+    words = width - left - 3
     jobs = _job_rows(scene, view, line, height)
     stack = _stack(scene, box, view, _turned(charts, view.chart), line, left, height - 1 - jobs)
     stack += _under(scene, view, box, line, left, jobs)
@@ -282,7 +290,7 @@ def _under(scene: Scene, view: BoxView, box: Box, line: Timeline, width: int, jo
 
 def strip_line(scene: Scene, box: Box, view: BoxView, line: Timeline, width: int) -> Line:
     """A letter per character: what held back the chosen GPU; before it was read, what held back the box."""
-    row = Row(width).add("THROT", "text", MARGIN)
+    row = Row(width).add(" THROT", "text", MARGIN)
     card, past = view.card(), scene.deck.past(box, line.span_s)
     letters = ""
     if card is not None and any(card.held.values()):
@@ -389,7 +397,7 @@ def _side_by_side(page: Page, parts: list[tuple[list[Line], int]], height: int) 
             if index:
                 row.append(("  ", "text"))
             row += lines[y] if y < len(lines) else [(" " * width, "text")]
-        page.lines.append(row)
+        page.lines.append([*row, (" ", "text")])
 
 
 def _shifted(page: Page, column: Page, down: int, right: int) -> None:

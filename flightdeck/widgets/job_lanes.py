@@ -32,7 +32,7 @@ def job_lines(
     room = rows - 1
     lanes = _apart(placed) if len(placed) <= room else _together(placed, room)
     hidden = len(placed) - sum(len(lane) for lane in lanes)
-    heading = Row(width).add("JOBS", "text", margin)
+    heading = Row(width).add(" JOBS", "text", margin)
     if note:
         heading.add(note, "faint")
     elif not placed:
@@ -120,7 +120,7 @@ def _row(lane: Sequence[Placed], line: Timeline, margin: int, width: int, g: Gly
     ordered = sorted(lane, key=lambda found: _extent(found)[0])
     row = Row(width)
     queues = {found[2].queue for found in ordered}
-    row.add(fit(queues.pop(), margin - 1) if len(queues) == 1 else "", "dim", margin)
+    row.add(f" {fit(queues.pop(), margin - 2)}" if len(queues) == 1 else "", "dim", margin)
     for left, right, job, text, start in ordered:
         tone = TONES.get(job.outcome, "dim")
         mark = _MARKS.get(job.outcome, "|")

@@ -190,8 +190,8 @@ def test_a_job_and_its_throttling_stand_at_the_columns_of_their_time() -> None:
     }
     for width in (80, 120, 210):
         drawn = rows(box_page(scene, box, view, width, 46).lines)
-        strip = next(row for row in drawn if row.startswith("THROT"))
-        job = next(row for row in drawn if row.startswith("gpu ") and "|" in row)
+        strip = next(row for row in drawn if row.startswith(" THROT"))
+        job = next(row for row in drawn if row.startswith(" gpu ") and "|" in row)
         hot = next(row for row in drawn if row.startswith("    80"))  # between 50 and 90 there are only the two edges
         left, right = strip.index("T", MARGIN), strip.rindex("T")
         bar = [x for x, char in enumerate(job[: right + 3]) if char in "\u2836|" and x >= MARGIN]
@@ -210,7 +210,7 @@ def test_a_spike_of_one_sample_shows_in_an_hour() -> None:
     slot = int((NOW - timedelta(minutes=20)).timestamp() // 5)
     card.pairs["temp_c"][slot] = (80.0, 99.0)
     drawn = rows(box_page(scene, box, view, 120, 36).lines)
-    title = next(index for index, row in enumerate(drawn) if row.startswith("GPU C"))
+    title = next(index for index, row in enumerate(drawn) if row.startswith(" GPU C"))
     assert "peak 99" in drawn[title]
     line = Timeline(NOW, 3600, 60)
     x = MARGIN + line.cell(line.column(NOW - timedelta(minutes=20)))
@@ -339,7 +339,7 @@ def test_a_failed_reader_is_a_gap_in_the_chart_and_n_a_beside_it() -> None:
     ]
     text = drawn_page(still(fleet, "spark", history=hour, read=False))
     lines = text.split("\n")
-    title = next(index for index, line in enumerate(lines) if line.startswith("GPU W"))
+    title = next(index for index, line in enumerate(lines) if line.startswith(" GPU W"))
     assert "GPU W  n/a" in lines[title] and "power n/a" in text
     dashes = " \u2812\u2809\u2824\u28c0"
     assert not any(line[MARGIN + 42 : MARGIN + 60].strip(dashes) for line in lines[title + 1 : title + 5])
@@ -539,6 +539,6 @@ def test_an_answer_about_another_box_changes_nothing() -> None:
 
 def test_questions_that_fail_say_so_and_the_rest_stands() -> None:
     text = page(three_boxes(), "spark", answers={})
-    assert "JOBS   not asked: there is no database here" in text
+    assert "JOBS  not asked: there is no database here" in text
     assert re.search(r"GPU C  \d\d   peak \d\d", text)  # one GPU: the overview's own trace
     assert "GPU C worst of 8" in drawn_page(still(twelve_boxes(), "hangar", read=False))
