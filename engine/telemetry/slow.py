@@ -199,6 +199,12 @@ def flags(sensors: Mapping[str, Any] | None) -> list[Slow]:
     return found
 
 
+def slow_of(sample: BoxSample | None, gpu: GpuSample) -> Slow | None:
+    """The flag of one GPU in a sample."""
+    found = flags(sample.sensors) if sample is not None else []
+    return next((one for one in found if (one.gpu_uuid or f"#{one.gpu_index}") == identity(gpu)), None)
+
+
 def usual_clocks(db: Db, box: str) -> dict[str, Usual]:
     """What is usual for each GPU of a box, by identity: from the minute rows of its last 24 hours."""
     rows = db.all(

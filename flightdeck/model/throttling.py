@@ -152,8 +152,8 @@ def cell(box: BoxHours, first: int, count: int, cause: str = "") -> Cell:
         return Cell()
     brakes = _sum(box.brakes[first : first + count]) if cause in ("", "B") else None
     if brakes:  # of moments, whose seconds may be none
-        seconds = _sum(box.causes["B"][first : first + count]) or 0.0
-        return Cell("B", min(1.0, seconds / (recorded * 60.0)), seconds)
+        braked = _sum(box.causes["B"][first : first + count]) or 0.0
+        return Cell("B", min(1.0, braked / (recorded * 60.0)), braked)
     told = brakes is not None
     for letter in cause or SEVERITY:
         seconds = _sum(box.causes.get(letter, ())[first : first + count])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from engine.telemetry.slow import slow_of
 from flightdeck.charts.big import MARGIN
 from flightdeck.model import units
 from flightdeck.model.fleet import Box
@@ -153,7 +154,7 @@ def _gpu_block(
     shutdown = view.facts.shutdown_c.get(view.gpu)
     absent = view.sensors.gpu_absent.get(chosen.gpu_index, {})
     old = units.ago(scene.deck.sample_age(box)) if scene.deck.box_state(box) == "down" else ""
-    gpu = gpu_tabs.Gpu(chosen, device, absent, view.card(), shutdown, before, old, memory)
+    gpu = gpu_tabs.Gpu(chosen, device, absent, view.card(), shutdown, before, old, memory, slow_of(sample, chosen))
     now = scene.end()
     page.lines.append(_inset(gpu_tabs.name_line(gpu, now, inner)))
     if chosen.state == "ok":

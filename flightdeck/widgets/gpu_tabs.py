@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from engine.telemetry import throttle
+from engine.telemetry.slow import WORDS, Slow
 from flightdeck.model import units
 from flightdeck.model.box_detail import Card
 from flightdeck.model.fleet import Device
@@ -40,6 +41,7 @@ class Gpu:
     before: tuple[GpuSample, datetime] | None = None
     old: str = ""  # how old all of this is, when nothing new comes
     box_mem: tuple[float | None, float | None] = (None, None)  # used and total of the box, which unified cards share
+    slow: Slow | None = None  # it is slow without a reason
 
 
 @dataclass
@@ -137,6 +139,9 @@ def held_line(gpu: Gpu, line: Timeline, width: int) -> Line:
     if g.throttle_mask is None and g.throttle_source in (None, "none"):
         why = gpu.absent.get("throttle_mask") or ("" if g.state == "ok" else STATE_WORDS.get(g.state, ""))
         return row.add("n/a  ", "dim").add(why or "no counters, no mask here", "faint").done()
+    if gpu.slow is not None:
+        words = f"{WORDS}: {gpu.slow.mhz:.0f} of {gpu.slow.usual_mhz:.0f} MHz  "
+        row.add(words, "warn+b")
     for letter in letters:
         row.add(letter, TONES.get(letter, "warn"))
     said = [word for word in throttle.names(g.throttle_mask) if word != "idle"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.telemetry import slow
 from flightdeck.model import units
 from flightdeck.model.axis import Axis, lay_out
 from flightdeck.model.fleet import Box
@@ -73,11 +74,12 @@ def _totals(scene: Scene, box: Box) -> tuple[dict[str, float], int]:
 def sums_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     """``P 415 s power  T 1240 s thermal  B x4``; a tilde when the seconds were sampled and not counted by the hardware."""
     past = scene.past(box)
+    flag = _slow(scene, box)
     if not past.throttle_offered:
-        return Row(width).done()
+        return Row(width).add("", "text", label).add(flag, "warn+b").done() if flag else Row(width).done()
     total, brakes = _totals(scene, box)
     about = "~" if past.sampled_source else ""
-    parts: Line = []
+    parts: Line = [(f"{flag}  ", "warn+b")] if flag else []
     shown = [cause for cause in "PTCS" if total[cause] >= 100.0]
     for cause in shown:
         parts += [
@@ -101,14 +103,22 @@ def sums_row(scene: Scene, box: Box, width: int, label: int) -> Line:
 
 def short_sums(scene: Scene, box: Box) -> list[tuple[str, str]]:
     """For a one-row box: the gravest cause and its seconds; of the hour where the window was not read."""
+    flag = [("SLOW ", "warn+b")] if _slow(scene, box) else []
     known = not scene.window.long or (box.raw, scene.window.span_s) in scene.deck.pasts
     past = scene.past(box) if known else scene.deck.history(box)
     if not past.throttle_offered:
-        return [("thr n/a", "faint")]
+        return flag or [("thr n/a", "faint")]
     total, brakes = _totals(scene, box) if known else past.throttle.totals(scene.deck.end_slot(box))
     about = "~" if past.sampled_source else ""
     for cause in "TPC":
         if total[cause] >= 100.0:
             text = f"{cause} {about}{total[cause] / 1000.0:.0f}s"
-            return [(text, TONES[cause]), (f" B{brakes}" if brakes else "", TONES["B"])]
-    return [("-", "faint")] if not brakes else [(f"B x{brakes}", TONES["B"])]
+            return [*flag, (text, TONES[cause]), (f" B{brakes}" if brakes else "", TONES["B"])]
+    return [*flag, (f"B x{brakes}", TONES["B"])] if brakes else flag or [("-", "faint")]
+
+
+def _slow(scene: Scene, box: Box) -> str:
+    """``slow without a reason``: busy, far under its usual clock, and the hardware gives no reason; empty: not so."""
+    latest = scene.deck.history(box).latest
+    flags = slow.flags(latest.sensors) if latest is not None else []
+    return slow.WORDS if flags and scene.deck.box_state(box) != "down" else ""
