@@ -27,7 +27,7 @@ from typing import Any
 from engine.errors import BadInput
 from engine.queue.browse_waiting import LOOKED, queued, scheduled
 from engine.queue.family import FAMILIES, NODE, Family
-from engine.queue.looking import Found, Row, Wanted, columns, stamp
+from engine.queue.looking import Found, Row, Wanted, by_index, columns, stamp
 from engine.queue.snapshot import queued_counts
 from engine.store import Db
 
@@ -75,8 +75,9 @@ def browse(
     wanted = Wanted(
         project, queue, box, tuple(text.lower().split()[:8]), sort, min(max(1, limit), SHOWN), dict(after or {})
     )
-    at = db.now()
-    found = _READERS[status](db, wanted)
+    with by_index(db):
+        at = db.now()
+        found = _READERS[status](db, wanted)
     jobs = found.rows[: wanted.limit]
     more = len(found.rows) > wanted.limit or found.more
     return {
@@ -98,7 +99,9 @@ def _running(db: Db, wanted: Wanted) -> Found:
     rows: list[Row] = []
     for family in FAMILIES:
         where, given = wanted.where(db, family)
-        rows += db.all(running_statement(db, family, where), most=RUNNING_MOST, n=wanted.limit + 1, **given)
+        rows += db.all(
+            running_statement(db, family, wanted.sort, where), most=RUNNING_MOST, n=wanted.limit + 1, **given
+        )
     keys: dict[str, Callable[[Row], Any]] = {
         "longest": lambda row: (row["started_at"] is None, row["started_at"] or row["created_at"], row["id"]),
         "newest": lambda row: (row["started_at"] is not None, -stamp(row["started_at"]), -row["id"]),
@@ -107,11 +110,18 @@ def _running(db: Db, wanted: Wanted) -> Found:
     return Found(sorted(rows, key=keys[wanted.sort]), len(rows))
 
 
-def running_statement(db: Db, family: Family, where: str = "") -> str:
-    """Running rows, longest running first: by their own index, which holds no more than the fleet has slots."""
+_RUNNING_ORDERS = {
+    "longest": "j.started_at is null, j.started_at, j.id",
+    "newest": "j.started_at is not null, j.started_at desc, j.id desc",
+    "priority": "j.is_priority desc, j.priority, j.created_at, j.id",
+}
+
+
+def running_statement(db: Db, family: Family, sort: str, where: str = "") -> str:
+    """Running rows by their own index, which holds no more than the fleet has slots."""
     return (
         f"select {columns(db, family)} from (select * from {family.table} where status = 'running' limit {{most}}) j "
-        f"where 1 = 1{where} order by j.started_at, j.id limit {{n}}"
+        f"where 1 = 1{where} order by {_RUNNING_ORDERS[sort]} limit {{n}}"
     )
 
 
@@ -238,6 +248,11 @@ def counts(db: Db, project: str | None = None) -> dict[str, dict[str, Any]]:
 
     ``queued`` holds what is scheduled, too. Failed and cancelled ones of a project: among the newest 5,000 of all.
     """
+    with by_index(db):
+        return _counts(db, project)
+
+
+def _counts(db: Db, project: str | None) -> dict[str, dict[str, Any]]:
     waiting = queued_counts(db, project, QUEUED_CAP)
     found = {"queued": {"n": sum(waiting.values()), "capped": any(n >= QUEUED_CAP for n in waiting.values())}}
     for status in ("running", "awaiting_input"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.queue import controls, events, inputs
 from engine.queue.family import INGEST, NODE, Family, row_id
+from engine.queue.looking import by_index
 from engine.queue.outline import run_outline
 from engine.queue.queues import lane_state
 from engine.queue.snapshot import lanes_view
@@ -45,6 +46,11 @@ def job_detail(db: Db, job_id: int | str) -> dict[str, Any] | None:
     ``ahead`` ({n, capped} jobs that go before it) or None. Raises BadInput.
     """
     number = row_id(job_id)
+    with by_index(db):
+        return _detail(db, number)
+
+
+def _detail(db: Db, number: int) -> dict[str, Any] | None:
     found = _find(db, number)
     if found is None:
         return None

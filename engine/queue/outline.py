@@ -29,7 +29,7 @@ def run_outline(db: Db, run_id: int, node_id: str | None = None) -> dict[str, An
     rows = db.all(
         "select id, node_id, status, queue, required_model as model, claimed_box as box, attempt, progress_pct, "
         "started_at, finished_at, unplaceable_reason, substr(error, 1, 200) as error from workflow_node_jobs "
-        "where run_id = {id} order by id limit {most}",
+        "where run_id = {id} order by node_id limit {most}",
         id=run_id,
         most=NODES_READ,
     )

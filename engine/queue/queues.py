@@ -9,6 +9,7 @@ from typing import Any
 from engine import config
 from engine.queue import controls
 from engine.queue.family import FAMILIES, INGEST, NODE, family_of_queue
+from engine.queue.looking import by_index
 from engine.queue.snapshot import lanes_view, queued_counts
 from engine.queue.waiting import WaitClass, classes, count
 from engine.store import Db
@@ -34,6 +35,11 @@ def queues_view(db: Db, project: str | None = None) -> dict[str, Any]:
     slots, busy}, desired (on, off, mixed, none), orders: [{box, queue, desired, policy, reason, requested_by, until,
     updated_at}], models: [{model, queued, capped, warm}], unplaceable, unplaceable_capped, reason}].
     """
+    with by_index(db):
+        return _view(db, project)
+
+
+def _view(db: Db, project: str | None) -> dict[str, Any]:
     at = db.now()
     queued = queued_counts(db, project, QUEUED_CAP)
     running, awaiting = _running(db, project), _awaiting(db, project)

@@ -8,6 +8,7 @@ from typing import Any
 from engine.errors import BadInput
 from engine.queue.events import SHOWN as EVENT_COLUMNS
 from engine.queue.events import shown as event_shown
+from engine.queue.looking import by_index
 from engine.store import Db
 
 SHOWN = 200  # rows of one answer
@@ -52,9 +53,10 @@ def happened(
     limit = min(max(1, limit), SHOWN)
     behind = {name: int((after or {}).get(name, 2**62)) for name in ("job", "control")}
     words = text.lower().split()[:8]
-    at = db.now()
-    jobs, jobs_whole = _read(db, "job", kind, project, box, queue, words, limit + 1, behind["job"])
-    orders, orders_whole = _read(db, "control", kind, project, box, queue, words, limit + 1, behind["control"])
+    with by_index(db):
+        at = db.now()
+        jobs, jobs_whole = _read(db, "job", kind, project, box, queue, words, limit + 1, behind["job"])
+        orders, orders_whole = _read(db, "control", kind, project, box, queue, words, limit + 1, behind["control"])
     rows = _merged(jobs, orders, limit + 1)
     more = len(rows) > limit
     rows = rows[:limit]

@@ -23,10 +23,10 @@ JOBS = {"workflow_node_jobs", "ingest_jobs"}
 def explain(db: Db, sql: str, given: dict[str, Any]) -> dict[str, Any]:
     """The generic plan of a prepared statement, executed and rolled back."""
     text, names = render_postgres(sql)
-    marks = ", ".join(f"%({name})s" for name in names)
+    marks = f"({', '.join(f'%({name})s' for name in names)})" if names else ""
     with db.raw.transaction(force_rollback=True), psycopg.ClientCursor(db.raw, row_factory=tuple_row) as cursor:
         cursor.execute(f"prepare probe as {text}")
-        cursor.execute(f"explain (analyze, buffers, format json) execute probe({marks})", given)
+        cursor.execute(f"explain (analyze, buffers, format json) execute probe{marks}", given)
         found = cursor.fetchone()
         cursor.execute("deallocate probe")
     assert found is not None
