@@ -31,6 +31,7 @@ NAMES = (
     "recovery",
     "deck",
     "hour",
+    "recorder",
     "sqlite",
     "history",
     "snapshot_held",

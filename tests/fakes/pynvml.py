@@ -86,12 +86,34 @@ def _card(state: dict[str, Any]) -> Any:
     return card
 
 
+_read: tuple[Any, dict[str, Any], Any] | None = None  # which file, what it said, the card of all answers
+_taken: Any = None  # which file the cards were made from
+
+
+def _state() -> dict[str, Any]:
+    """What the file says; read anew when it is another one."""
+    global _read
+    path = Path(os.environ["FAKE_NVML_STATE"])
+    found = path.stat()
+    stamp = found.st_ino, found.st_mtime_ns, found.st_size
+    if _read is None or _read[0] != stamp:
+        state = json.loads(path.read_text())
+        known = _fake.ordinary()
+        known.answers |= {"nvmlDeviceGetComputeRunningProcesses": [], "nvmlDeviceGetGraphicsRunningProcesses": []}
+        for card in state["cards"]:
+            known.answers |= card["answers"]
+        _read = stamp, state, known
+    return _read[1]
+
+
 def _look() -> None:
     """Take over what the file says now."""
-    state = json.loads(Path(os.environ["FAKE_NVML_STATE"]).read_text())
-    while state["hang"]:
+    global _taken
+    while (state := _state())["hang"]:
         time.sleep(0.02)
-        state = json.loads(Path(os.environ["FAKE_NVML_STATE"]).read_text())
+    if _read is None or _taken == _read[0]:
+        return
+    _taken = _read[0]
     error = state["start_error"]
     _nvml.start_error = getattr(_real, f"NVML_ERROR_{error}") if error else None
     _nvml.driver = state["driver"]
@@ -133,9 +155,6 @@ def __getattr__(name: str) -> Any:
 
 
 def _card_of_all_answers() -> Any:
-    state = json.loads(Path(os.environ["FAKE_NVML_STATE"]).read_text())
-    known = _fake.ordinary()
-    known.answers |= {"nvmlDeviceGetComputeRunningProcesses": [], "nvmlDeviceGetGraphicsRunningProcesses": []}
-    for card in state["cards"]:
-        known.answers |= card["answers"]
-    return known
+    _state()
+    assert _read is not None
+    return _read[2]
