@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.telemetry.probes.amd import AmdProbe
+from engine.telemetry.probes.amd_metrics import CycleShare
 from engine.telemetry.probes.gpu import GpuReading
 from tests.telemetry import trees
 
@@ -136,6 +137,27 @@ def test_a_card_of_eight_dies_counts_cycles(tmp_path: Path) -> None:
     assert bench.read().gpus[0].sw_power_ms == 0.0, "nothing was added since"
     trees.amd_card(tmp_path, gpu_metrics=trees.metrics_v1_6(1_006_000, (0, 3505, 405, 905, 0)))
     assert bench.read().gpus[0].sw_power_ms == 2000.0, "half of four thousand cycles, which took two looks"
+
+
+def test_cycles_wrap_and_restart() -> None:
+    """A fall that goes on at the known rate is a wrap; any other is a restart, which counts since then."""
+    share = CycleShare()
+    near = 2**32 - 1000
+    series = (
+        (-2.0, near - 2000, near - 7, 0),
+        (0.0, near, near - 7, 0),
+        (2.0, (near + 2000) % 2**32, (near - 7 + 1500) % 2**32, 1_500_000),  # both wrap, 1000 cycles a second
+        (4.0, 3000, 993, 2_000_000),
+        (6.0, 1200, 300, 2_300_000),  # restarted 1.2 s ago, of which 0.3 were throttled
+        (8.0, 3200, 300, 2_300_000),
+    )
+    for now, cycles, throttled, expected in series:
+        assert share.feed(now, cycles, throttled) == pytest.approx(expected, abs=2)
+    assert share.feed(10.0, None, 5) is None
+    first = CycleShare()
+    assert [first.feed(0.0, 500, 5), first.feed(2.0, 100, 50)] == [0, 1_000_000], (
+        "no rate is known yet: half of the gap"
+    )
 
 
 def test_more_throttled_cycles_than_cycles_are_a_gap(tmp_path: Path) -> None:

@@ -196,6 +196,16 @@ def texts(*values: tuple[float, int]) -> list[Text]:
     return [Text(at, at, {"sw_thermal_ms": microseconds}, lasts_s=30.0) for at, microseconds in values]
 
 
+def test_from_the_text_on_it_counts_and_the_mask_until_then() -> None:
+    """Nothing twice and nothing lost where the mask hands over: the text was printed in the middle of a look's time."""
+    meter = Meter(2.0)
+    first, second = texts((3.0, 100_000_000), (13.0, 104_000_000))
+    told = [meter.feed(Reading(2.0 * n, 0x20, {}, None if n < 2 else first if n < 7 else second)) for n in range(9)]
+    assert [held.ms["sw_thermal_ms"] for held in told] == [
+        None, 2_000.0, 1_000.0, None, None, None, None, 4_000.0, None,
+    ]  # fmt: skip
+
+
 def test_a_text_that_stops_coming_leaves_it_to_the_mask() -> None:
     """What the mask saw while the next text was waited for counts then, and nothing twice."""
     first, second = texts((0.0, 5_000_000), (10.0, 9_000_000))
