@@ -24,6 +24,7 @@ Line = list[Span]
 
 LABEL_CELLS = 6  # of the value axis, without the axis itself
 MARGIN = LABEL_CELLS + 1
+TICKS = 5  # steps of the value axis at most
 TICK_ROWS = 2  # between two labels of the value axis there are at least so many rows
 
 MARKERS = {"braille": (2, 4), "blocks": (2, 2), "ascii": (1, 1)}  # dots per character: across, up
@@ -222,7 +223,7 @@ def value_ticks(
     span = high - low
     if not span > 0 or canvas < 2:
         return ((0, label(scale[0])),)
-    most = max(1, (canvas - 1) // TICK_ROWS)
+    most = min(TICKS, max(1, (canvas - 1) // TICK_ROWS))
     power = 10.0 ** math.floor(math.log10(span / most))
     step = next((size * power for size in (1, 2, 2.5, 4, 5, 10) if span / (size * power) <= most + 1e-9), 10 * power)
     found: list[tuple[int, str]] = []

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from engine.store import Db
 from engine.telemetry import writer
+from engine.telemetry.box_now import box_now
 from engine.telemetry.box_span import box_span
 from engine.telemetry.rollup import minute_of, roll_up
-from engine.telemetry.sample import BoxSample, GpuSample
+from engine.telemetry.sample import BoxFacts, BoxSample, GpuFacts, GpuSample
 
 ME = writer.Recorder("hangar", "00000000000000aa", 4711, "1.0")
 
@@ -117,6 +118,30 @@ def test_an_error_code_tells_since_when(db: Db) -> None:
     [card] = box_span(db, "hangar", 600, 10)["gpus"]
     assert card["xid"] == 79
     assert abs((datetime.fromisoformat(card["xid_at"]) - now.astimezone(UTC)).total_seconds() + 40) < 1
+
+
+def test_six_hours_in_half_minutes_have_no_holes(db: Db) -> None:
+    """Minute rows fill the buckets that are shorter than a minute."""
+    now = db.now()
+    put(db, *[roll_up([look(minute_of(now - timedelta(minutes=m)), gpu(sw_power_ms=600.0))]) for m in range(10, 20)])
+    answer = box_span(db, "hangar", 21_600, 30)
+    [card] = answer["gpus"]
+    assert sum(pair is not None for pair in card["series"]["temp_c"]) == 20
+    assert sum(value or 0.0 for value in card["held"]["sw_power_ms"]) == 6000.0
+
+
+def test_a_box_now_brings_facts_sensors_and_every_column(db: Db) -> None:
+    facts = BoxFacts("hangar", "m-1", cores=8, kernel="6.11", gpus=(GpuFacts(0, "GPU-a", temp_shutdown_c=98.0),))
+    writer.write_facts(db, facts)
+    at = db.now()
+    sensors = {"zones": {"acpitz": 71.5}, "absent": {"fan_max_rpm": "no fan tach"}}
+    put(db, BoxSample("hangar", at, cpu_pct=5.0, sensors=sensors, gpus=(gpu(pstate=0),)))
+    answer = box_now(db, "hangar")
+    assert answer["facts"]["kernel"] == "6.11" and answer["facts"]["gpus"][0]["temp_shutdown_c"] == 98.0
+    assert answer["sensors"] == sensors and answer["sample"]["cpu_pct"] == 5.0 and answer["gpus"][0]["pstate"] == 0
+    assert datetime.fromisoformat(answer["sample_at"]) == at
+    assert json.loads(json.dumps(answer)) == answer
+    assert box_now(db, "nowhere")["facts"] is None
 
 
 def test_a_box_that_nobody_knows_has_no_cards(db: Db) -> None:
