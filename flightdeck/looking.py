@@ -204,7 +204,9 @@ class Looker:
         if isinstance(self.app.screen, HelpScreen):
             self.app.leave_page()
         else:
-            self.app.push_screen(HelpScreen(self.app.screen_page()))
+            page = self.app.page()
+            local = page.LOCAL_KEYS if page is not None else ()
+            self.app.push_screen(HelpScreen(self.app.screen_page(), local))
 
     def do_quit(self) -> None:
         if self.app.on_quit is not None:

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from flightdeck.widgets.lines import Line, LineView, Row, Span, fit
+from flightdeck.widgets.lines import Line, LineView, Row, Span, fit, wrap
 
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
@@ -68,7 +68,7 @@ class ConfirmScreen(ModalScreen[str], inherit_bindings=False):
         g = app.glyphs
         lines: list[Line] = [[(g.top[0], "warn"), (g.top[1] * (width - 2), "warn"), (g.top[2], "warn")]]
         body: list[Line] = [Row(inner).done()]
-        body += [Row(inner).add(part, "bright").done() for part in _wrap(self.heading, inner)]
+        body += [Row(inner).add(part, "bright").done() for part in wrap(self.heading, inner)[:4]]
         body.append(Row(inner).done())
         room = max(1, self.size.height - len(body) - 6)
         for text, style in self.details[:room]:
@@ -163,13 +163,3 @@ class PromptScreen(ModalScreen[str], inherit_bindings=False):
 
     def action_leave(self) -> None:
         self.dismiss(None)
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split(" "):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines[:4]

@@ -16,7 +16,8 @@ from flightdeck.orders import JobTarget, job_target
 from flightdeck.screens.page import Page
 from flightdeck.sorting import SORTS
 from flightdeck.widgets.arrange import Arrangement, Place, arrange
-from flightdeck.widgets.box_card import Drawn, card, one_row, opened, shape_of
+from flightdeck.widgets.box_card import Drawn, card, opened, shape_of
+from flightdeck.widgets.box_row import one_row
 from flightdeck.widgets.lines import Line, LineView, Row, Span
 from flightdeck.widgets.scene import Cursor
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from flightdeck.actions import GROUPS, PAGE_KEYS
+from collections.abc import Sequence
+
+from flightdeck.actions import GROUPS, PAGE_KEYS, on_page
 from flightdeck.screens.sheet import Sheet
-from flightdeck.widgets.lines import Line, Row
+from flightdeck.widgets.lines import Line, Row, wrap
+
+KEY_CELLS, TITLE_CELLS = 18, 32
 
 WORDS = (
     ("ON", "the lane claims jobs"),
@@ -32,6 +36,7 @@ LETTERS = (
     ("S", "sync boost: GPUs wait for the slowest of them"),
     ("~", "sampled from a mask, not counted by the hardware"),
     (".", "sampled, nothing held it back; blank: no sample"),
+    ("dots", "the limit that the hardware itself told: slowdown temperature, power limit"),
     ("x", "at the end of a trace: the box stopped reporting here"),
     ("n/a", "the hardware or driver does not offer it; the reason stands beside it"),
 )
@@ -45,33 +50,46 @@ class HelpScreen(Sheet):
     ONLY = frozenset({*PAGE_KEYS, "back", "help", "theme", "refresh", "quit"})
     LOCAL_KEYS = (("j k", "scroll"), ("esc", "back"))
 
-    def __init__(self, page: str = "fleet") -> None:
+    def __init__(self, page: str = "fleet", local: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__()
         self.of = page
+        self.local = tuple(local)
 
     def rows(self, width: int) -> list[Line]:
         app = self.deck_app
+        found = on_page(app.actions, self.of)
         lines: list[Line] = []
+        if self.local:
+            lines += [Row(width).add(f"  On the page {self.of}", "bright").done()]
+            lines += [Row(width).add(f"    {key}", "info", 18).add(word, "text").done() for key, word in self.local]
         for group, title in GROUPS.items():
-            actions = [action for action in app.actions if action.group == group]
-            if not actions:
-                continue
-            lines += [Row(width).done(), Row(width).add(f"  {title}", "bright").done()]
+            actions = [action for action in found if action.group == group]
+            if actions:
+                lines += [Row(width).done(), Row(width).add(f"  {title}", "bright").done()]
             for action in actions:
-                row = (
-                    Row(width)
-                    .add(f"    {action.show}", "info", 18)
-                    .add(action.title, "text", 34)
-                    .add(action.about, "dim")
-                )
-                lines.append(row.done())
+                lines += _entry(width, action.show, action.title, action.about)
         for title, table in (
             ("The state of a lane", WORDS),
             ("How a slot ends on purpose: its exit code", EXITS),
             ("The throttle strip and the traces", LETTERS),
         ):
             lines += [Row(width).done(), Row(width).add(f"  {title}", "bright").done()]
-            lines += [Row(width).add(f"    {word}", "info", 18).add(text, "text").done() for word, text in table]
+            for word, text in table:
+                lines += _meaning(width, word, text)
         if app.read_only:
             lines += [Row(width).done(), Row(width).add("  Read-only: nothing here changes the fleet.", "warn").done()]
         return lines
+
+
+def _entry(width: int, key: str, title: str, about: str) -> list[Line]:
+    """A key and what it does; what does not fit goes on below."""
+    first, *more = wrap(about, max(20, width - KEY_CELLS - TITLE_CELLS - 1))
+    row = Row(width).add(f"    {key}", "info", KEY_CELLS).add(title, "text", TITLE_CELLS).add(first, "dim")
+    indent = KEY_CELLS + TITLE_CELLS
+    return [row.done(), *(Row(width).to(indent).add(text, "dim").done() for text in more)]
+
+
+def _meaning(width: int, word: str, text: str) -> list[Line]:
+    first, *more = wrap(text, max(20, width - KEY_CELLS - 1))
+    row = Row(width).add(f"    {word}", "info", KEY_CELLS).add(first, "text")
+    return [row.done(), *(Row(width).to(KEY_CELLS).add(part, "text").done() for part in more)]

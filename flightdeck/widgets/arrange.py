@@ -7,6 +7,7 @@ from dataclasses import dataclass
 CARD_MIN_W = 46
 CARD_MIN_H = 12  # meters, three lanes, a job, two traces, the throttle strip
 OPEN_MIN_H = 9
+OPEN_MANY_H = 16  # on a high terminal the opened one gets so much, however many others there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def _cards(boxes: int, width: int, height: int) -> Arrangement | None:
 
 
 def _rows(boxes: int, focus: int, width: int, height: int) -> Arrangement:
-    opened = min(max(OPEN_MIN_H, height - (boxes - 1)), height)
+    opened = min(max(OPEN_MIN_H, min(height // 3, OPEN_MANY_H), height - (boxes - 1)), height)
     room = height - opened  # rows for the others
     first = 0
     if boxes - 1 > room:

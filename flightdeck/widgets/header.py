@@ -46,14 +46,15 @@ def header_line(
         shown += [(item, item.raw) for item in projects]
     names = [f" {fit(item.name, min(cell_len(item.name), 24))} " for item, _ in shown]
     numbers = [f" {units.count(item.queued + item.running)}{'+' if item.capped else ''} " for item, _ in shown]
-    wanted = 16 + sum(cell_len(name) + len(number) for name, number in zip(names, numbers, strict=True))
+    title = " FLIGHT DECK " if width >= 100 else ""  # where it is narrow the pages say what this is
+    wanted = len(title) + 3 + sum(cell_len(name) + len(number) for name, number in zip(names, numbers, strict=True))
     for wordy, level in ((True, 0), (True, 1), (True, 2), (False, 1), (False, 2), (False, 3)):
         tail = _tail(scene, level, store if width >= 100 else "", frozen_s, read_only)
         room = width - sum(cell_len(text) for text, _ in tail) - 1
         chips = _page_chips(pages, page, wordy)
         if wanted + sum(len(text) for text, _, _ in chips) <= room:
             break
-    row = Row(width).add(" FLIGHT DECK ", "title").add(" ")
+    row = Row(width).add(title, "title").add(" ")
     tabs = Tabs()
     for text, style, name in chips:
         start = row.used
@@ -79,7 +80,7 @@ def _page_chips(pages: Sequence[tuple[str, str]], page: str, wordy: bool) -> lis
     chips = []
     for key, name in pages:
         here = name == page
-        text = f" {key} {name} " if wordy or here else f" {key}"
+        text = f" {key} {name}" + (" " if wordy else "") if wordy or here else f" {key}"
         chips.append((text, "info+b" if here else "dim", name))
     if page not in {name for _, name in pages}:
         chips.append((f" {page} ", "info+b", ""))

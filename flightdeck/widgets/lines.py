@@ -55,6 +55,17 @@ def fit(text: str, width: int, align: str = "<", cut: str = "~") -> str:
     return pad + text if align == ">" else text + pad
 
 
+def wrap(text: str, width: int) -> list[str]:
+    """Words in lines of at most ``width`` characters; a longer word has a line of its own."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
 class Row:
     """Builds one line of exactly ``width`` cells, left to right; what does not fit is cut."""
 
@@ -166,6 +177,12 @@ class LineView(Widget):
         painter = getattr(self.app, "painter", None)
         region = self.region
         return painter is not None and self.settled(region) and painter.paint(self, region, changed, self._colors)
+
+    def repaint(self, rows: Sequence[tuple[int, Line]]) -> None:
+        """Bring rows up to date of which the terminal shows something older: (row, what stands there)."""
+        changed = [(y, old, self._lines[y]) for y, old in rows if y < len(self._lines) and old != self._lines[y]]
+        if changed and not self._paint(changed):
+            self.refresh(*(Region(0, y, self.size.width, 1) for y, _, _ in changed))
 
     def settled(self, region: Region) -> bool:
         """Whether this is where the view shall stand; a layout may be under way."""
