@@ -78,6 +78,7 @@ class Card:
         self.xid: int | None = None
         self._count = count
         self._series: dict[str, list[list[float] | None]] = {name: [None] * count for name in SERIES}
+        self._ends = [(f"{name}_low", f"{name}_high", series) for name, series in self._series.items()]
         self._held: dict[str, list[float | None]] = {name: [None] * count for name in (*CAUSES, "brakes")}
 
     def take(self, row: Row, at: int, wide: int, gaps_only: bool) -> None:
@@ -87,16 +88,20 @@ class Card:
             self.source = row["source"] or self.source
             self.xid = row["xid"] or self.xid
         for bucket in range(max(0, at), min(at + wide, self._count)):
-            for name, series in self._series.items():
-                before, low, high = series[bucket], row[f"{name}_low"], row[f"{name}_high"]
-                if low is None or high is None or (gaps_only and before is not None):
+            for lowest, highest, series in self._ends:
+                low, high = row[lowest], row[highest]
+                if low is None or high is None:
                     continue
-                series[bucket] = [low, high] if before is None else [min(before[0], low), max(before[1], high)]
+                before = series[bucket]
+                if before is None:
+                    series[bucket] = [low, high]
+                elif not gaps_only:
+                    series[bucket] = [min(before[0], low), max(before[1], high)]
             for name, sums in self._held.items():
-                value, held = row[name], sums[bucket]
-                if value is None or (gaps_only and held is not None):
+                value = row[name]
+                if value is None or (gaps_only and sums[bucket] is not None):
                     continue
-                sums[bucket] = round((held or 0.0) + float(value) / wide, 3)
+                sums[bucket] = round((sums[bucket] or 0.0) + float(value) / wide, 3)
 
     def plain(self, xid_at: str | None) -> dict[str, Any]:
         brakes = self._held["brakes"]
