@@ -186,6 +186,19 @@ def test_a_card_that_needs_a_reset_is_down_and_says_so(tmp_path: Path) -> None:
     assert [gpu.state for gpu in reading.gpus] == ["ok", "ok"]
 
 
+def test_a_card_that_was_down_at_the_start_is_known_when_it_is_back(tmp_path: Path) -> None:
+    """D1: its name and limits too."""
+    card = ordinary()
+    card.answers["nvmlDeviceGetEnforcedPowerLimit"] = Refuse(RESET_REQUIRED)
+    bench = Bench(tmp_path, card)
+    assert bench.read().facts[0].name is None
+    card.answers["nvmlDeviceGetEnforcedPowerLimit"] = 450_000
+    for _ in range(40):
+        if (reading := bench.read()).gpus[0].state == "ok":
+            break
+    assert (reading.facts[0].name, reading.facts[0].power_limit_w) == ("NVIDIA RTX 4090", 450.0)
+
+
 def test_a_driver_that_was_upgraded_says_reboot(tmp_path: Path) -> None:
     card = ordinary()
     bench = Bench(tmp_path, card)

@@ -257,6 +257,8 @@ class NvidiaProbe:
             elif card.lost:
                 log.info("GPU %s (%s) is back", card.index, uuid)
             card.handle, card.lost = handle, False
+            if card.facts.name is None:
+                self._learn(card)
             answering.add(uuid)
         for card in self._cards.values():
             if card.uuid not in answering and not self._resting(card.pci):
@@ -306,11 +308,13 @@ class NvidiaProbe:
                 index += 1
         card = self.card_type(index, uuid, pci, handle, driver_tuple(self._driver or ""), self._cadence_s)
         self._cards[uuid] = card
-        try:
-            card.learn_facts(nvml, self._root)
-        except Lost as lost:
-            log.warning("GPU %s (%s) says nothing about itself: %s", index, uuid, lost)
         return card
+
+    def _learn(self, card: Card) -> None:
+        try:
+            card.learn_facts(self._nvml, self._root)
+        except Lost as lost:  # asked again when it is back
+            log.warning("GPU %s (%s) says nothing about itself: %s", card.index, card.uuid, lost)
 
     def _pci(self, card: str) -> str:
         return f"{self._root}/sys/bus/pci/devices/{card}"
