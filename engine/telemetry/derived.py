@@ -7,7 +7,7 @@ from collections import deque
 from datetime import datetime
 
 from engine.store import Db
-from engine.telemetry import history, slow
+from engine.telemetry import slow
 from engine.telemetry.job_hardware import JobShares
 from engine.telemetry.sample import BoxSample
 
@@ -41,11 +41,11 @@ class Derived:
         """It is time for :meth:`tell`."""
         return time.monotonic() - self._told >= SHARES_S
 
-    def tell(self, db: Db) -> None:
-        """Tell the jobs that have ended what the hardware did to them; every sample up to now is in the table. And what
-        began to be slow without a reason."""
+    def tell(self, db: Db, written: datetime | None) -> None:
+        """Tell the jobs that have ended what the hardware did to them; every sample up to ``written`` is in the table. And
+        what began to be slow without a reason."""
         self._told = time.monotonic()
-        self._shares.catch_up(db, history.newest(db, self._box))
+        self._shares.catch_up(db, written)
         while self._untold:
             slow.tell(db, self._box, self._untold[0])
             self._untold.popleft()

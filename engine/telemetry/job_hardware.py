@@ -286,6 +286,8 @@ class JobShares:
         ended = db.all(_PENDING, box=self._box, look_back_s=self._look_back_s, passed=list(self._passed), n=AT_ONCE)
         if len(ended) < AT_ONCE:
             self._look_back_s = LATE_S
+        if not ended:
+            return 0
         written, now = 0, db.now()
         jobs = _jobs(db, self._box, ended)
         self._passed |= {row["job_id"] for row in ended} - {job.id for job in jobs}

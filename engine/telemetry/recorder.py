@@ -103,7 +103,7 @@ class BoxRecorder:
             while self._write_some():
                 pass
             self._keep_house()
-            self._derived.tell(self._connected)
+            self._derived.tell(self._connected, self._ring.written)
         finally:
             self._disconnect(sign_off=True)
 
@@ -191,7 +191,7 @@ class BoxRecorder:
                     if time.monotonic() - self._kept_house >= HOUSEKEEPING_S:
                         self._keep_house()
                     if self._derived.due:
-                        self._derived.tell(self._connected)
+                        self._derived.tell(self._connected, self._ring.written)
                     self._ring.wait(self._cadence_s)
                 backoff = BACKOFF_FIRST_S
             except (StoreUnavailable, ReadOnlyStore) as error:
@@ -264,7 +264,6 @@ class BoxRecorder:
 
     def _write_some(self) -> bool:
         """Write the oldest samples of the ring; False when there were none."""
-        assert self._db is not None
         samples, problem = self._next(), self._problem()
         if not samples and time.monotonic() - self._signed < SIGN_S and problem == self._told:
             return False
@@ -273,7 +272,7 @@ class BoxRecorder:
         if any(sample is newest for sample in samples) and newest is not None:
             payload = newest.payload(**self._ring.backlog())  # told once, with the end of a backlog
         asked = uptime()
-        writer.write(self._db, self._me, samples, payload=payload, last_error=problem)
+        writer.write(self._connected, self._me, samples, payload=payload, last_error=problem)
         self._told = problem
         self._ring.done(samples, told=payload is not None)
         self._signed, self._batch, self._refused = time.monotonic(), BATCH, 0
@@ -300,13 +299,12 @@ class BoxRecorder:
 
     def _keep_house(self) -> None:
         """Once a minute: delete what is too old, look at the database's clock, renew the box's row if it changed."""
-        assert self._db is not None
-        self._kept_house = time.monotonic()
-        writer.prune(self._db, self._me.box, *writer.kept_seconds())
+        db, self._kept_house = self._connected, time.monotonic()
+        writer.prune(db, self._me.box, *writer.kept_seconds())
         asked = uptime()
-        self._clock.set(self._db.now(), asked, uptime())
+        self._clock.set(db.now(), asked, uptime())
         if self._facts is not None and self._facts != self._facts_written:
-            writer.write_facts(self._db, self._facts)
+            writer.write_facts(db, self._facts)
             self._facts_written = self._facts
 
     def _problem(self) -> str | None:

@@ -26,6 +26,7 @@ class Ring:
         self._changed = threading.Condition()
         self._woken = False
         self.dropped = 0
+        self.written: datetime | None = None  # the newest detail that is in the database
 
     def __len__(self) -> int:
         return len(self._details)
@@ -77,6 +78,8 @@ class Ring:
                 while queue and id(queue[0]) in written:
                     queue.popleft()
             first = next((sample.at for sample in samples if sample.tier == "detail"), None)
+            last = next((sample.at for sample in reversed(samples) if sample.tier == "detail"), None)
+            self.written = last or self.written
             self._untold = None if told else self._untold or first
 
     def forget(self, until: datetime) -> None:
