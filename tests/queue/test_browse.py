@@ -11,6 +11,7 @@ from engine.errors import BadInput
 from engine.queue import browse as browsing
 from engine.queue import browse_waiting, operate
 from engine.queue.browse import SORTS, browse, counts
+from engine.queue.family import INGEST
 from engine.queue.finish import Outcome, finish
 from engine.queue.lease import progress
 from engine.queue.waiting import classes, pairs
@@ -166,12 +167,12 @@ def test_classes_are_found_one_by_one(db: Db) -> None:
     rows = _queue(db)
     assert pairs(db) == [("default", ""), ("default", "p"), ("gpu", ""), ("other", ""), ("other", "p")]
     known = db.all("select distinct queue, project, place, band from ingest_jobs")
-    found = classes(db, browse_waiting.FAMILIES[1], bands=True)
+    found = classes(db, INGEST, bands=True)
     assert sorted((c.queue, c.project, c.place, c.band) for c in found) == sorted(tuple(row.values()) for row in known)
     firsts = {c.first_at for c in found}
     assert min(row["created_at"] for row in rows if row["id"] in _ingest_ids(db)) in firsts
-    assert len(classes(db, browse_waiting.FAMILIES[1], bands=True, limit=2)) == 2
-    assert {c.queue for c in classes(db, browse_waiting.FAMILIES[1], queue="other")} == {"other"}
+    assert len(classes(db, INGEST, bands=True, limit=2)) == 2
+    assert {c.queue for c in classes(db, INGEST, queue="other")} == {"other"}
 
 
 def _ingest_ids(db: Db) -> set[int]:
