@@ -71,8 +71,10 @@ def hardware(box: Box) -> str:
     return box.cpu_model
 
 
-_SHORT = {"parking...": "parking", "resuming...": "resuming", "starting...": "starting"}
-WORD_CELLS = 8
+_SHORT = {
+    "parking...": "parking", "resuming...": "resumes", "starting...": "starts", "stopping": "stops",
+}  # fmt: skip
+WORD_CELLS = 7
 
 
 def _lane_summary(scene: Scene, box: Box, room: int) -> str:
@@ -83,7 +85,9 @@ def _lane_summary(scene: Scene, box: Box, room: int) -> str:
         word = lane_word(lane, scene.deck.view_age()).text
         if word == "ON":
             word = f"{units.count(lane.busy)}/{units.count(lane.slots)}"
-        word = _SHORT.get(word, word.replace("draining", "drain"))
+        elif word.startswith("draining"):
+            word = "drain"
+        word = _SHORT.get(word, word.replace(" of ", "/"))
         parts.append(f"{lane.queue} {fit(word, WORD_CELLS, '>')}")
     for kept in range(len(parts), 0, -1):
         text = "  ".join([*parts[:kept], *([f"+{len(parts) - kept}"] if kept < len(parts) else [])])
