@@ -19,7 +19,7 @@ from tests.queue.conftest import add_ingest
 def event(db: Db, kind: str, **values: Any) -> None:
     given: dict[str, Any] = {
         "family": "ingest",
-        "job_id": 1,
+        "job_id": 900,
         "event_type": kind,
         "box": "b1",
         "queue": "default",
