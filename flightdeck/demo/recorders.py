@@ -16,6 +16,7 @@ from engine.store import Db, Store, open_store
 from engine.telemetry.recorder import run_recorder
 from flightdeck.demo.boxes import PROFILES, BoxProfile
 from flightdeck.demo.physics import Load
+from flightdeck.demo.seed import seed_day
 from flightdeck.demo.sensors import SimulatedSource, add_up, past_hour
 
 log = logging.getLogger("flightdeck.demo.recorders")
@@ -76,6 +77,11 @@ def main() -> None:
         )
     for thread in threads:
         thread.start()
+    try:
+        with store.connect("demo day") as db:
+            seed_day(db)
+    except StoreError as error:
+        log.warning("no simulated day: %s", error)
     for thread in threads:
         thread.join()
 

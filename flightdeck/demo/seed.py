@@ -51,6 +51,35 @@ def seed(db: Db, profiles: Iterable[BoxProfile] = PROFILES) -> None:
         )
 
 
+# What a past hour was throttled less than the last one, by hour and box, so that a day looks like a day.
+_CALMER = "abs(sin(k * 0.7 + length(box)))"
+_THROTTLING = frozenset(
+    {"power_ms", "thermal_ms", "sw_power_ms", "sw_thermal_ms", "hw_thermal_ms", "hw_brake_ms", "gpu_hw_brake_ms"}
+)
+
+
+def seed_day(db: Db) -> None:
+    """A simulated day before the simulated hour: its minutes again and again, throttled now more and now less.
+
+    For the pages that look back further than an hour. Not before the first frame: it takes the server half a second.
+    """
+    boxes = [profile.name for profile in PROFILES]
+    for table, columns in (("flight_recorder", BOX_COLUMNS), ("flight_recorder_gpu", GPU_COLUMNS)):
+        values = [
+            "at - make_interval(hours => k)" if column == "at"
+            else f"{column} * {_CALMER}" if column in _THROTTLING
+            else f"case when {_CALMER} > 0.7 or {column} is null then {column} else 0 end" if column == "brakes"
+            else column
+            for column in columns
+        ]  # fmt: skip
+        db.run(
+            f"insert into {table} ({', '.join(columns)}) select {', '.join(values)} from {table}, generate_series(1, 23) k "
+            "where box {any[boxes]} and tier = 'minute' and at > {before[hour]} on conflict do nothing",
+            boxes=boxes,
+            hour=3600.0,
+        )
+
+
 def announce(db: Db, box: str, queue: str, project: str, slots: int) -> None:
     """A lane that is being started, so that the first frame has it; the lane itself overwrites the row."""
     db.run(
