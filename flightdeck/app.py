@@ -1,6 +1,6 @@
 """The deck itself: wires feed, read model, reader, cursor, pages and actions. Never touches a database.
 
-Its rooms: ``paging`` holds the stack of pages, ``roster`` the boxes on screen, ``schedule`` says when to draw,
+Its rooms: ``paging`` holds the stack of pages, ``term.shown`` what goes to the terminal, ``roster`` the boxes on screen, ``schedule`` says when to draw,
 ``looking`` and ``operating`` do what keys ask for.
 """
 
@@ -37,19 +37,17 @@ from flightdeck.roster import Roster
 from flightdeck.schedule import Schedule
 from flightdeck.screens.pages import PAGES
 from flightdeck.styles.palette import DARK, LIGHT, Palette, palette
-from flightdeck.term.paint import Painted, Painter
+from flightdeck.term.paint import Painter
+from flightdeck.term.shown import Shown
 from flightdeck.widgets.lines import ASCII, BLOCKS, UNICODE, Span
 from flightdeck.widgets.scene import Cursor, Scene
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from textual.screen import Screen
-
     from engine.feed import Feed
     from engine.store import Store
 
 
-class FlightDeckApp(PagedApp, inherit_bindings=False):
+class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
     """``store_opener`` None: no feed (tests, still frames), and ``reader`` answers what pages ask. ``on_quit`` replaces
     leaving on ``q``; it gets the app."""
 
@@ -78,6 +76,7 @@ class FlightDeckApp(PagedApp, inherit_bindings=False):
         self.clock = clock or Clock(time.monotonic, lambda: datetime.now(UTC))
         self.profile = profile or Profile()
         self.deck = Deck(self.clock, classes=self.profile.classes)
+        self.deck.young_s = YOUNG_S if store_opener is not None else 0.0
         self.alerts = Alerts()
         self.glyphs = ASCII if ascii else BLOCKS if os.environ.get("FLIGHTDECK_CHARTS") == "blocks" else UNICODE
         self.scene = Scene(self.deck, project=project, glyphs=self.glyphs, alerts=self.alerts)
@@ -143,14 +142,6 @@ class FlightDeckApp(PagedApp, inherit_bindings=False):
         """As Textual does it, but without the values of local variables: they may hold a password."""
         self._exit_renderables.append(Segments(self.console.render(Traceback(width=None))))
         self._close_messages_no_wait()
-
-    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Frames in the order they were made: what is painted directly goes out before the compositor's."""
-        self.painter.flush()
-        super()._display(screen, renderable)
-
-    def show_frame(self, frame: Painted) -> None:
-        super()._display(self.screen, frame)  # type: ignore[arg-type]
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """Do work that the event loop calls; a defect in it ends the deck as one in a handler would."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from flightdeck.app import FlightDeckApp
     from flightdeck.styles.palette import Palette
+    from flightdeck.widgets.lines import LineView
 
 Spans = list[tuple[str, str]]  # text, style name
 Change = tuple[int, Spans, Spans]  # row, what stands there, what shall
@@ -47,6 +48,7 @@ class Painter:
     def __init__(self, app: FlightDeckApp) -> None:
         self._app = app
         self._pending: list[str] = []
+        self._held: dict[tuple[Widget, int], Spans] = {}  # rows that could not leave: what the terminal shows of them
         self._codes: dict[tuple[str, bool, str], tuple[str, str]] = {}
 
     def paint(self, view: Widget, region: Region, rows: Iterable[Change], colors: Palette) -> bool:
@@ -57,6 +59,10 @@ class Painter:
             return False
         if not region or not screen.region.contains_region(region):
             return False
+        if app.outlet is not None and not app.outlet.room():
+            for y, old, _ in rows:
+                self._held.setdefault((view, y), old)
+            return True
         out: list[str] = []
         for y, old, new in rows:
             found = changes(old, new, region.width)
@@ -70,6 +76,22 @@ class Painter:
                 app.loop.call_soon(app.guarded, self.flush)
             self._pending += out
         return True
+
+    def release(self) -> None:
+        """The link keeps up again: send what differs between what stands on the terminal and what is known now."""
+        held, self._held = self._held, {}
+        views: dict[LineView, list[tuple[int, Spans]]] = {}
+        for (view, y), old in held.items():
+            if (
+                view.is_attached and view.screen is self._app.screen
+            ):  # of another screen: that is drawn whole when it is on top
+                views.setdefault(view, []).append((y, old))  # type: ignore[arg-type]
+        for view, rows in views.items():
+            view.repaint(rows)
+
+    def forget(self) -> None:
+        """The whole screen is drawn anew."""
+        self._held.clear()
 
     def flush(self) -> None:
         """Send the frame. Also called before any other frame, so that they go out in the order they were made."""

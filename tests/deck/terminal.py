@@ -31,7 +31,11 @@ class Terminal:
         env: Mapping[str, str],
         size: tuple[int, int] = (120, 40),
         prelude: str = "",
+        answers: bool = False,
     ) -> None:
+        """``answers``: it tells where the cursor is when asked, as every real terminal does."""
+        self.answers = answers
+        self.rate: int | None = None  # bytes a second of the link; None: at once
         self._screen = pyte.Screen(max(1, size[0]), max(1, size[1]))
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()
@@ -58,7 +62,11 @@ class Terminal:
             try:
                 if not select.select([self.master], [], [], 0.1)[0]:
                     continue
-                data = os.read(self.master, 65536)
+                if self.rate:
+                    time.sleep(0.05)
+                data = os.read(self.master, self.rate // 20 if self.rate else 65536)
+                if self.answers and b"\x1b[6n" in self.sent[-8:] + data:
+                    os.write(self.master, b"\x1b[1;1R")
             except (OSError, ValueError):
                 return
             if not data:

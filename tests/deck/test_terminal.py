@@ -26,7 +26,12 @@ RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l", b"\x1b[?1003l", b"\x1b
 
 class Open(Protocol):
     def __call__(
-        self, *args: str, env: Mapping[str, str] | None = None, size: tuple[int, int] = (120, 40), prelude: str = ""
+        self,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        size: tuple[int, int] = (120, 40),
+        prelude: str = "",
+        answers: bool = False,
     ) -> Terminal: ...
 
 
@@ -35,9 +40,13 @@ def terminal() -> Iterator[Open]:
     opened: list[Terminal] = []
 
     def open_one(
-        *args: str, env: Mapping[str, str] | None = None, size: tuple[int, int] = (120, 40), prelude: str = ""
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        size: tuple[int, int] = (120, 40),
+        prelude: str = "",
+        answers: bool = False,
     ) -> Terminal:
-        opened.append(Terminal(args, env or {}, size, prelude))
+        opened.append(Terminal(args, env or {}, size, prelude, answers))
         return opened[-1]
 
     yield open_one
@@ -70,7 +79,7 @@ def opened(terminal: Open, url: str, *args: str, **options: object) -> Terminal:
 def leave(deck: Terminal) -> None:
     """From a sheet to the fleet and out. Escape and a key in one breath would be read as alt and that key."""
     deck.keys("\x1b")
-    deck.wait_for("FLIGHT DECK")
+    deck.wait_for("1 fleet")
     deck.keys("q")
 
 
@@ -101,11 +110,11 @@ def test_a_signal_restores_the_terminal(terminal: Open, fleet_url: str, number: 
 def test_a_crash_restores_the_terminal_and_tells_no_password(terminal: Open, fleet_url: str) -> None:
     """D22: also when a defect ends it; the traceback shows no values of variables."""
     prelude = (
-        "import flightdeck.app as a\n"
+        "import flightdeck.looking as a\n"
         "def boom(self):\n"
         "    secret = 'hunter' + '2'\n"
         "    raise RuntimeError('defect')\n"
-        "a.FlightDeckApp.do_sort = boom\n"
+        "a.Looker.do_sort = boom\n"
     )
     deck = terminal("--db", fleet_url, prelude=prelude)
     before = deck.flags()
@@ -170,11 +179,11 @@ def test_what_was_painted_in_pieces_is_what_a_full_repaint_shows(terminal: Open,
         return deck.screen().split("\n")[1:-2]
 
     for keys, word in [
-        ("jjk\t", "FLIGHT DECK"),
-        ("2", "JOBS"),
-        ("\x1b", "FLIGHT DECK"),
+        ("jjk\t", "1 fleet"),
+        ("2", "2 jobs"),
+        ("\x1b", "1 fleet"),
         ("?", "Moving"),
-        ("\x1b", "FLIGHT DECK"),
+        ("\x1b", "1 fleet"),
     ]:
         deck.keys(keys)
         deck.wait_for(word)
@@ -195,11 +204,11 @@ def test_a_database_that_stops_answering_holds_up_no_key(terminal: Open, pg_stor
         answers = []
         for key, word in [
             ("?", "Moving"),
-            ("\x1b", "quit"),
-            ("4", "EVENTS"),
-            ("\x1b", "quit"),
-            ("2", "JOBS"),
-            ("\x1b", "quit"),
+            ("\x1b", "1 fleet"),
+            ("4", "4 events"),
+            ("\x1b", "1 fleet"),
+            ("2", "2 jobs"),
+            ("\x1b", "1 fleet"),
         ] * 3:
             began = time.monotonic()
             deck.keys(key)

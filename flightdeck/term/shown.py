@@ -1,0 +1,61 @@
+"""What an app does so that its terminal shows the present: frames that a slow link cannot take are left out, not queued."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from textual.app import App
+
+from flightdeck.term.paint import Painted, Painter
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from textual.driver import Driver
+    from textual.screen import Screen
+
+    from flightdeck.term.outlet import Outlet
+
+FRAMES_AHEAD = 8192  # bytes; a new page need not wait for the end of the one before
+
+
+class Shown(App[int]):
+    """``outlet`` None: no terminal (tests, still frames)."""
+
+    painter: Painter
+    outlet: Outlet | None = None
+    repaint_due = False
+
+    def draw_now(self, changed: set[str] | None = None) -> None:
+        """Draw what is known now."""
+        raise NotImplementedError
+
+    def get_driver_class(self) -> type[Driver]:
+        from flightdeck.term.driver import DeckDriver
+
+        return DeckDriver
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """Frames in the order they were made: what is painted directly goes out before the compositor's."""
+        self.painter.flush()
+        if self.outlet is not None and renderable is not None and not self.outlet.room(FRAMES_AHEAD):
+            self.repaint_due = True  # drawn whole when the link keeps up
+            return
+        self._send(screen, renderable)
+
+    def show_frame(self, frame: Painted) -> None:
+        self._send(self.screen, frame)  # type: ignore[arg-type]
+
+    def _send(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        with self.outlet.frame() if self.outlet is not None else contextlib.nullcontext():
+            super()._display(screen, renderable)
+
+    def output_flows(self, whole: bool) -> None:
+        """The terminal has shown what was sent: now what changed since. ``whole``: nobody knows what stands there."""
+        if whole or self.repaint_due:
+            self.repaint_due = False
+            self.painter.forget()
+            self.draw_now()
+            self.screen.refresh(layout=True)
+        else:
+            self.painter.release()

@@ -1,0 +1,163 @@
+"""The way out to the terminal: nobody who writes waits, little is under way, what is old is thrown away (D23)."""
+
+from __future__ import annotations
+
+import os
+import pty
+import threading
+import tty
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from flightdeck.term import outlet as module
+from flightdeck.term.outlet import QUESTION, RENEW, Answers, Outlet
+from tests.support import eventually
+
+
+class Far:
+    """The other end of a link: reads when told to, and may answer."""
+
+    def __init__(self, answers: bool) -> None:
+        self.master, self.slave = pty.openpty()
+        tty.setraw(self.slave)
+        self.answers = answers
+        self.told: list[bool] = []
+        self.got = b""
+        self.outlet = Outlet(self.slave, self.told.append, lambda: b"MODES")
+        self.outlet.start()
+
+    def read(self) -> bytes:
+        """What can be read now, in small pieces."""
+        os.set_blocking(self.master, False)
+        try:
+            data = os.read(self.master, 400)
+        except BlockingIOError:
+            return b""
+        if self.answers and QUESTION in data:
+            self.outlet.answered()
+        self.got += data
+        return data
+
+    def read_all(self, until: Callable[[], bool], what: str = "") -> bytes:
+        self.got = b""
+        eventually(lambda: self.read() is None or until(), what=what)
+        return self.got
+
+    def frame(self, text: str, room: int = 0) -> bool:
+        """As the app does it: a frame that has no room is left out."""
+        if not self.outlet.room(room):
+            return False
+        with self.outlet.frame():
+            self.outlet.write(text)
+        return True
+
+    def close(self) -> None:
+        os.close(self.master)
+        self.outlet.stop()
+        os.close(self.slave)
+
+
+@pytest.fixture(params=[True, False], ids=["answers", "silent"])
+def far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+    monkeypatch.setattr(module, "STALL_S", 0.05)
+    monkeypatch.setattr(module, "LATE_S", 0.02)
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    found = Far(request.param)
+    yield found
+    found.close()
+
+
+def test_what_is_written_arrives_in_order_and_unchanged(far: Far) -> None:
+    for number in range(50):
+        far.outlet.write(f"<{number}>\u28ff")
+    want = "".join(f"<{number}>\u28ff" for number in range(50)).encode()
+    assert far.read_all(lambda: len(far.got) >= len(want)) == want
+
+
+def test_a_question_follows_a_frame_and_nothing_follows_a_mode(far: Far) -> None:
+    far.outlet.write("\x1b[?25l")
+    assert far.read_all(lambda: far.got.endswith(b"l")) == b"\x1b[?25l"
+    assert far.frame("picture")
+    assert far.read_all(lambda: far.got.endswith(QUESTION)) == b"picture" + QUESTION
+
+
+def test_nobody_waits_for_a_terminal_that_takes_nothing(far: Far) -> None:
+    """D23: writing returns at once, whatever lies before it; frames are refused instead of queued."""
+    done = threading.Event()
+
+    def write() -> None:
+        for _ in range(200):
+            far.frame("x" * 4096)
+        done.set()
+
+    threading.Thread(target=write, daemon=True).start()
+    assert done.wait(30)
+    assert far.outlet._waiting <= 4096 + len(QUESTION)
+
+
+def test_after_a_stall_old_pictures_are_thrown_away(far: Far) -> None:
+    """D23: what lay in the kernel while nobody read is not played back; modes are, and the whole screen is asked for."""
+    far.answers = False
+    far.outlet.answers.answers = False
+    for number in range(200):  # until the kernel takes no more
+        far.outlet.room()
+        with far.outlet.frame():
+            far.outlet.write(f"old {number} " * 100)
+    far.outlet.write("\x1b[?MODE")
+    assert eventually(lambda: far.outlet._blocked_since)
+    eventually(lambda: far.outlet._clock() - (far.outlet._blocked_since or far.outlet._clock()) > 0.06)
+    got = far.read_all(lambda: b"MODE" in far.got and True in far.told, "a new beginning")
+    before, _, after = got.partition(RENEW + b"MODES")
+    assert after == b"\x1b[?MODE" and b"old 199" not in got
+    assert len(before) < 12_000, "some was with the reader already; the rest of 160 kB is gone"
+    assert far.outlet.room() and far.told.count(True) == 1
+
+
+def test_with_answers_at_most_one_frame_is_under_way(far: Far) -> None:
+    """D23: also where the buffers are those of ssh and the network, in which nobody can look."""
+    far.outlet.answers.answers = True
+    far.answers = False
+    assert far.frame("first")
+    eventually(lambda: far.outlet.answers.asked is not None)
+    eventually(lambda: not far.outlet.room(10**6), what="the answer to be late")
+    assert not far.frame("second", 10**6) and far.told == []
+    far.outlet.answered()
+    eventually(lambda: far.told == [False])
+    assert far.frame("third")
+    got = far.read_all(lambda: b"third" in far.got)
+    assert b"second" not in got
+
+
+def test_leaving_waits_for_no_terminal(far: Far) -> None:
+    """D22, D23."""
+    far.outlet.answers.answers = False
+    with far.outlet.frame():
+        far.outlet.write("x" * 200_000)
+    far.outlet.stop()
+    assert far.outlet._stopping
+
+
+def test_a_terminal_that_never_answers_is_not_asked_again() -> None:
+    answers = Answers()
+    assert answers.may_ask()
+    answers.ask(0.0)
+    assert not answers.late(4.0), "nobody knows yet whether it answers at all"
+    assert not answers.given_up(4.9) and answers.given_up(5.1)
+    assert not answers.may_ask() and not answers.late(100.0)
+    answers.answered()
+    assert answers.may_ask(), "it does, after all"
+
+
+def test_an_answer_that_gets_lost_stops_nothing_for_ever() -> None:
+    """The session was taken over by another terminal, in the middle of the question."""
+    answers = Answers()
+    answers.ask(0.0)
+    answers.answered()
+    answers.ask(10.0)
+    assert not answers.late(10.2) and answers.late(10.4) and not answers.given_up(39.0)
+    assert answers.given_up(40.1) and answers.may_ask() and not answers.late(40.2)
+    answers.ask(41.0)
+    assert answers.given_up(71.1)
+    answers.ask(72.0)
+    assert not answers.late(90.0), "it is as one that nobody knows"
