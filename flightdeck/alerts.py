@@ -176,7 +176,7 @@ class Alerts:
     # -- what is looked at
 
     def _findings(self, deck: Deck, at: datetime) -> Iterable[tuple[str, Finding]]:
-        if deck.view.leader is False:
+        if deck.leaderless():
             yield (
                 "leader",
                 Finding("NO LEADER", "", "graphs stand still: no queue-orchestrator leads", True, False, LEADER_S),

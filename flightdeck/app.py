@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
+YOUNG_S = 8.0  # a deck that was just opened says nothing yet about a leader that may be starting, too
+
+
 class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
     """``store_opener`` None: no feed (tests, still frames), and ``reader`` answers what pages ask. ``on_quit`` replaces
     leaving on ``q``; it gets the app."""

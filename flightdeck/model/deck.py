@@ -74,6 +74,8 @@ class Deck:
     histories: dict[str, History] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
     loaded: bool = False
+    loaded_mono: float = 0.0  # when the first view came
+    young_s: float = 0.0  # so long after that a missing leader is no news: it may be starting, too
     classes: Classes = ()  # levels of a profile, before those that are known of a class of hardware
     pasts: dict[tuple[str, int], History] = field(default_factory=dict)  # longer than an hour, by box and span
     _reader: ViewReader | None = None
@@ -119,6 +121,8 @@ class Deck:
                     changed.add(box.raw)
                     urgent = urgent or box.raw not in old or _states(box) != _states(old[box.raw])
             urgent = urgent or _telling(view) != _telling(self.view)
+            if not self.loaded:
+                self.loaded_mono = update.mono
             self.view, self.view_mono, self.loaded = view, update.mono, True
         return (changed | {box.raw for box in self.boxes()} if before != update.state else changed), urgent
 
@@ -209,6 +213,11 @@ class Deck:
     def end_slot(self, box: Box, step_s: int = STEP_S) -> int:
         """The slot at the right edge of every trace."""
         return slot_of(self.now(), step_s)
+
+    def leaderless(self) -> bool:
+        """Whether there is no orchestrator that leads, and that is worth telling."""
+        old = self.clock.mono() - self.loaded_mono >= self.young_s
+        return self.loaded and self.view.leader is False and old
 
     def standing(self) -> tuple[int, int, int]:
         """Lanes (parked, draining, down) of the whole fleet; counted once per view and every other second."""

@@ -41,7 +41,7 @@ def lane_word(lane: Lane, since_view_s: float = 0.0) -> LaneWord:
         return LaneWord("REFUSED", "bad")
     if lane.state == "stopping":
         return LaneWord("stopping", "warn")
-    if lane.desired == "off":
+    if lane.desired == "off" and lane.state != "starting":  # one that starts has nothing to park yet
         if lane.state == "parked":
             return LaneWord("PARKED", "warn")
         if lane.state == "draining" or (lane.policy == "drain" and lane.busy):

@@ -92,7 +92,7 @@ def _tail(scene: Scene, level: int, store: str, frozen_s: float | None, read_onl
     deck = scene.deck
     parked, draining, down = deck.standing()
     parts: list[list[Span]] = []
-    if deck.loaded and deck.view.leader is False:
+    if deck.leaderless():
         parts.append([(" NO LEADER ", "banner")])
     if scene.played is not None:
         parts.append([(f" REPLAY {scene.played()} ", "info+r")])
