@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STATE_WORDS = {"lost": "LOST", "error": "ERROR", "asleep": "asleep"}
 STATE_TONES = {"lost": "bad+b", "error": "bad+b", "asleep": "info"}
-TAB_CELLS = 9  # `` 12 LOST `` and its neighbour's edge
+TAB_CELLS = 9  # `` 12 78C P``
 _HEALTHY_XID = frozenset({None, 0})
 
 
@@ -69,7 +69,7 @@ def tabs_line(gpus: Sequence[tuple[str, GpuSample]], chosen: str, width: int) ->
         here = name == chosen
         word, tone = _tab(gpu)
         row.add(f" {gpu.gpu_index:>2} ", "bright+r" if here else "text")
-        row.add(f"{word:<4} ", tone)
+        row.add(f"{word:<5}", tone)
         places.append((start, row.used, name))
     hidden = len(gpus) - first - len(shown)
     if hidden:
@@ -78,11 +78,13 @@ def tabs_line(gpus: Sequence[tuple[str, GpuSample]], chosen: str, width: int) ->
 
 
 def _tab(gpu: GpuSample) -> tuple[str, str]:
+    """In five cells."""
     if gpu.state in STATE_WORDS:
-        return STATE_WORDS[gpu.state][:6], STATE_TONES[gpu.state]
+        return "sleep" if gpu.state == "asleep" else STATE_WORDS[gpu.state][:5], STATE_TONES[gpu.state]
     letter = throttle.letters(gpu.throttle_mask)[-1:]
     tone = TONES.get(letter, "dim") if letter else "dim"
-    return (units.number(gpu.temp_c) + ("C" if units.known(gpu.temp_c) else "") + letter)[:5], tone
+    heat_c = units.number(gpu.temp_c) + ("C" if units.known(gpu.temp_c) else "")
+    return f"{heat_c:<4}{letter}"[:5], tone
 
 
 def name_line(gpu: Gpu, now: datetime, width: int) -> Line:

@@ -523,8 +523,10 @@ def test_an_answer_about_another_box_changes_nothing() -> None:
         await pilot.press("enter", "l")
         assert "spark" in seen(app).split("\n")[1]
         before = seen(app)
+        assert late
         for deliver in late:
             deliver()
+        app.draw_now()
         await pilot.pause()
         assert seen(app) == before
 
