@@ -81,7 +81,7 @@ def test_rows_say_who_what_and_why(db: Db, past: None) -> None:
     assert rows["failed"]["text"].endswith("failed: ValueError: negative rain")
     park = rows["park"]
     assert (park["source"], park["by"], park["cause"], park["box"]) == ("control", "ops", "drain", "b1")
-    assert park["text"].startswith("default on b1 (project p) ordered off (drain)") and "(dust), by ops" in park["text"]
+    assert park["text"].startswith("default on b1 (project p) ordered off") and "(dust), by ops" in park["text"]
     assert (rows["alert"]["cause"], rows["alert"]["text"]) == ("box_dead", "box attic is silent")
     assert rows["cancel_job"]["job_id"] == rows["cancelled"]["job_id"]
     assert isinstance(rows["trip"]["job_id"], str)
