@@ -15,10 +15,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import engine
+from engine.feed import FeedUpdate
 from engine.store import Store
 from flightdeck.frame import Shot, render_frames
 from flightdeck.record import Recorder
@@ -30,17 +32,18 @@ RECORDING = HERE / "demo.jsonl.gz"
 FONT = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-# name: (size, theme, what is on it)
-PICTURES: dict[str, tuple[tuple[int, int], str, Shot]] = {
-    "fleet-120x40": ((120, 40), "dark", Shot("fleet")),
-    "fleet-210x50": ((210, 50), "dark", Shot("fleet")),
-    "fleet-80x24": ((80, 24), "dark", Shot("fleet")),
-    "fleet-120x40-light": ((120, 40), "light", Shot("fleet")),
-    "box-120x40": ((120, 40), "dark", Shot("box", {"box": "osprey"})),
-    "box-210x50": ((210, 50), "dark", Shot("box", {"box": "osprey"})),
-    "throttle-120x40": ((120, 40), "dark", Shot("throttle")),
-    "jobs-120x40": ((120, 40), "dark", Shot("jobs")),
-    "queues-120x40": ((120, 40), "dark", Shot("queues")),
+# name: (size, theme, what is on it, kept as). PNG where a page of the documents shows it: pictures are large.
+PICTURES: dict[str, tuple[tuple[int, int], str, Shot, str]] = {
+    "fleet-120x40": ((120, 40), "dark", Shot("fleet"), "svg png"),
+    "fleet-210x50": ((210, 50), "dark", Shot("fleet"), "png"),
+    "fleet-80x24": ((80, 24), "dark", Shot("fleet"), "png"),
+    "fleet-120x40-light": ((120, 40), "light", Shot("fleet"), "svg"),
+    "box-120x40": ((120, 40), "dark", Shot("box", {"box": "osprey"}), "png"),
+    "box-210x50": ((210, 50), "dark", Shot("box", {"box": "osprey"}), "svg"),
+    "throttle-120x40": ((120, 40), "dark", Shot("throttle"), "png"),
+    "jobs-120x40": ((120, 40), "dark", Shot("jobs"), "png"),
+    "job-120x40": ((120, 40), "dark", Shot("job"), "svg"),
+    "queues-120x40": ((120, 40), "dark", Shot("queues"), "svg"),
 }
 
 
@@ -54,10 +57,21 @@ def main() -> None:
         record(RECORDING, options.record)
     recording = Recording.load(RECORDING)
     updates, answers = recording.still(recording.duration_s, BASE), recording.answers(recording.duration_s)
-    for name, (size, theme, shot) in PICTURES.items():
+    for name, (size, theme, shot, forms) in PICTURES.items():
         if options.only in name:
+            if shot.page == "job":
+                shot = Shot("job", {"job_id": longest_job(updates[0])})
             found = render_frames(updates, {"": shot}, size, theme, store_name="demo", read_only=False, answers=answers)
-            write(options.to / f"{name}.svg", found[""].svg)
+            write(options.to / f"{name}.svg", found[""].svg, forms.split())
+
+
+def longest_job(update: FeedUpdate) -> str:
+    """The id of the job that has run longest on a card of the box that is shown."""
+    assert update.view is not None
+    jobs = [
+        job for box in update.view["boxes"] if box["box"] == "osprey" for job in box["jobs"] if job["queue"] == "gpu"
+    ]
+    return str(max(jobs, key=lambda job: job["age_s"])["id"])
 
 
 def record(path: Path, seconds: float) -> None:
@@ -98,15 +112,24 @@ def give_orders(seconds: float) -> None:
     engine.park(queue="gpu", box="kestrel", project="render", policy="drain", requested_by="ops")
 
 
-def write(path: Path, svg: str) -> None:
-    """Save the frame with a font that is there, and its PNG where a browser can draw it."""
+def write(path: Path, svg: str, forms: Sequence[str] = ("svg", "png")) -> None:
+    """Save the frame with a font that is there; as PNG where a browser can draw it."""
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.S)
     svg = re.sub(r"font-family: Fira Code, monospace", f"font-family: {FONT}", svg)
     path.write_text(svg)
-    print(path)
+    if "png" in forms:
+        picture(path, svg)
+    if "svg" in forms:
+        print(path)
+    else:
+        path.unlink()
+
+
+def picture(path: Path, svg: str) -> None:
+    """The PNG of an SVG file, beside it."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
-        print("  no Chromium found: no PNG")
+        print(f"{path.with_suffix('.png')}: no Chromium found, not drawn")
         return
     box = ElementTree.fromstring(svg).attrib["viewBox"].split()
     size = f"{round(float(box[2]))},{round(float(box[3]))}"
@@ -132,6 +155,7 @@ def write(path: Path, svg: str) -> None:
             capture_output=True,
             timeout=120,
         )
+    print(path.with_suffix(".png"))
 
 
 if __name__ == "__main__":
