@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flightdeck.charts.cells import Level, levels
-from flightdeck.model.traces import Columns, Pair
+from flightdeck.model.slots import Columns, Pair
 from flightdeck.model.units import known
 
 Span = tuple[str, str]  # text, style name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flightdeck.model.traces import Columns, Pair
+from flightdeck.model.slots import Columns, Pair
 from flightdeck.model.units import known
 
 # Bits of a braille cell for four dots from the bottom up: left column, right column.

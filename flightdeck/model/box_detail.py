@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from flightdeck.model.slots import Columns, Pair
 from flightdeck.model.text import clean
 from flightdeck.model.timeline import Timeline
-from flightdeck.model.traces import Columns, Pair, gpu_identity
+from flightdeck.model.traces import gpu_identity
 from flightdeck.model.units import known
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
 from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes
 from flightdeck.model.lanes import counts
+from flightdeck.model.slots import STEP_S, slot_of
 from flightdeck.model.text import clean
-from flightdeck.model.traces import STEP_S, History, slot_of
+from flightdeck.model.traces import History
 from flightdeck.model.view import Classes, ViewReader
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from flightdeck.model.slots import SEVERITY
 from flightdeck.model.text import clean
-from flightdeck.model.traces import SEVERITY
 from flightdeck.model.units import known
 
 DAY_S, WEEK_S = 86_400, 604_800

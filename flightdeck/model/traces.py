@@ -9,213 +9,20 @@ from __future__ import annotations
 
 import copy
 import math
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from flightdeck.model.axis import SLOTS
+from flightdeck.model.metrics import METRICS, Metric, find_range
+from flightdeck.model.slots import STEP_S, Columns, Pair, Ring, Sums, slot_of
 from flightdeck.model.units import known
 
 if TYPE_CHECKING:
     from engine.telemetry.sample import BoxSample, GpuSample
 
-STEP_S = 5
-_RING = SLOTS + 24  # some slack, so that a column at the left edge is whole
 _MINUTE = 60 // STEP_S
 
-Pair = tuple[float, float]
 Span = tuple[float, float, float]
-Columns = list[Pair | None]
-
-CAUSES = "PTBCS"  # power cap, thermal, hardware brake, cpu, sync boost; the letters of the strip
-SEVERITY = "BTPCS"  # which letter a cell shows when several causes share it
-_HIDDEN_MS = 100.0  # less than a tenth of a second is noise of the counters
-
-
-def slot_of(at: datetime, step_s: int = STEP_S) -> int:
-    """The slot that holds an instant."""
-    return int(at.timestamp() // step_s)
-
-
-class Ring:
-    """Minimum and maximum per slot of one metric over a little more than the span."""
-
-    __slots__ = ("_drawn", "hi", "last", "lo", "newest", "stamp")
-
-    def __init__(self) -> None:
-        self.lo = array("d", bytes(8 * _RING))
-        self.hi = array("d", bytes(8 * _RING))
-        self.stamp = array("q", [-1] * _RING)
-        self.last: float | None = None  # newest reading; None: the newest sample had none
-        self.newest = -1
-        self._drawn: dict[tuple[int, int], tuple[int, Columns]] = {}  # columns by (width, count), and the last index
-
-    def put(self, first: int, count: int, lo: float, hi: float) -> None:
-        """Merge a reading into ``count`` slots from ``first`` on."""
-        if first < self.newest:
-            self._drawn.clear()  # it changes columns that are drawn already
-        self.newest = max(self.newest, first + count - 1)
-        for slot in range(first, first + count):
-            index = slot % _RING
-            if self.stamp[index] != slot:
-                if self.stamp[index] > slot:
-                    continue  # older than the ring reaches
-                self.stamp[index] = slot
-                self.lo[index], self.hi[index] = lo, hi
-            else:
-                self.lo[index] = min(self.lo[index], lo)
-                self.hi[index] = max(self.hi[index], hi)
-
-    def columns(self, end: int, width: int, count: int) -> Columns:
-        """``count`` columns of ``width`` slots each; the last one holds slot ``end``. None: no reading in it."""
-        last = end // width
-        known_last, cached = self._drawn.get((width, count), (-1, []))
-        # Only the columns that a new reading can reach are added up again: the newest, and the one before it.
-        moved = last - known_last
-        fresh = count if not cached or not 0 <= moved < count else moved + 2
-        out = cached[moved : len(cached) - 2] if fresh < count else []
-        out = [*out, *(self._column(index, width) for index in range(last - count + 1 + len(out), last + 1))]
-        self._drawn[(width, count)] = (last, out)
-        return out
-
-    def _column(self, index: int, width: int) -> Pair | None:
-        return self.over(index * width, width)
-
-    def over(self, first: int, count: int) -> Pair | None:
-        """Lowest and highest reading in ``count`` slots from ``first`` on; None: none."""
-        lo, hi, stamp = self.lo, self.hi, self.stamp
-        low, high = math.inf, -math.inf
-        for slot in range(first, first + count):
-            at = slot % _RING
-            if stamp[at] == slot:
-                low = min(low, lo[at])
-                high = max(high, hi[at])
-        return (low, high) if low <= high else None
-
-    def empty(self) -> bool:
-        return self.newest < 0
-
-
-class Sums:
-    """Milliseconds throttled per cause and slot, brakes per slot, and which slots were sampled at all."""
-
-    __slots__ = ("_letters", "_oldest", "_total", "_total_brakes", "brakes", "ms", "newest", "stamp")
-
-    def __init__(self) -> None:
-        self.ms = {cause: array("d", bytes(8 * _RING)) for cause in CAUSES}
-        self.brakes = array("d", bytes(8 * _RING))
-        self.stamp = array("q", [-1] * _RING)
-        self.newest = -1
-        self._total = dict.fromkeys(CAUSES, 0.0)  # running sums over the slots from _oldest on
-        self._total_brakes = 0.0
-        self._oldest = 0
-        self._letters: dict[tuple[int, int], str] = {}
-
-    def put(self, slot: int, ms: dict[str, float], brakes: float) -> None:
-        index = slot % _RING
-        if self.stamp[index] > slot:
-            return
-        if slot < self.newest:
-            self._letters.clear()
-        self.newest = max(self.newest, slot)
-        if self.stamp[index] != slot:
-            self._forget(index)
-            self.stamp[index] = slot
-            self.brakes[index] = 0.0
-            for cause in CAUSES:
-                self.ms[cause][index] = 0.0
-        self.brakes[index] += brakes
-        counted = slot >= self._oldest
-        self._total_brakes += brakes if counted else 0.0
-        for cause, value in ms.items():
-            self.ms[cause][index] += value
-            self._total[cause] += value if counted else 0.0
-
-    def _forget(self, index: int) -> None:
-        """Take a slot out of the running sums."""
-        if self.stamp[index] >= self._oldest:
-            self._total_brakes -= self.brakes[index]
-            for cause in CAUSES:
-                self._total[cause] -= self.ms[cause][index]
-
-    def cell(self, first: int, width: int) -> str:
-        """The letter for ``width`` slots: the gravest cause; ``.`` none, blank not sampled."""
-        key = (first, width)
-        letter = self._letters.get(key)
-        if letter is None:
-            letter = self._letter(first, width)
-            if first + width <= self.newest:
-                if len(self._letters) > 4000:
-                    self._letters.clear()
-                self._letters[key] = letter
-        return letter
-
-    def _letter(self, first: int, width: int) -> str:
-        seen = False
-        total = dict.fromkeys(CAUSES, 0.0)
-        brakes = 0.0
-        for slot in range(first, first + width):
-            index = slot % _RING
-            if self.stamp[index] == slot:
-                seen = True
-                brakes += self.brakes[index]
-                for cause in CAUSES:
-                    total[cause] += self.ms[cause][index]
-        if brakes >= 0.5:
-            return "B"
-        for cause in SEVERITY:
-            if total[cause] >= _HIDDEN_MS:
-                return cause
-        return "." if seen else " "
-
-    def totals(self, end: int, slots: int = SLOTS) -> tuple[dict[str, float], int]:
-        """Milliseconds per cause and brakes over the ``slots`` slots that end with slot ``end``."""
-        if slots < SLOTS:
-            return self._part(end - slots + 1, slots)
-        oldest = end - SLOTS + 1
-        if oldest > self._oldest:
-            for slot in range(max(self._oldest, oldest - _RING), oldest):
-                if self.stamp[slot % _RING] == slot:
-                    self._forget(slot % _RING)
-            self._oldest = oldest
-        # Sums that go up and down by floating point may end a hair below nothing.
-        return {cause: max(0.0, value) for cause, value in self._total.items()}, round(max(0.0, self._total_brakes))
-
-    def _part(self, first: int, count: int) -> tuple[dict[str, float], int]:
-        """The same over any part of what is kept, added up anew."""
-        seen = [slot % _RING for slot in range(first, first + count) if self.stamp[slot % _RING] == slot]
-        total = {cause: sum(values[index] for index in seen) for cause, values in self.ms.items()}
-        return total, round(sum(self.brakes[index] for index in seen))
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One trace: where its readings come from and how its range is found."""
-
-    key: str
-    label: str
-    kind: str  # temp | watts | mhz | ghz | pct | rate | mem
-    gpu: bool
-    column: str
-
-
-METRICS = (
-    Metric("gpu_c", "GPU C", "temp", True, "temp_c"),
-    Metric("cpu_c", "CPU C", "temp", False, "cpu_temp_c"),
-    Metric("zone_c", "ZONE C", "temp", False, "zone_max_c"),
-    Metric("gpu_w", "GPU W", "watts", True, "power_w"),
-    Metric("gpu_mhz", "GPU MHz", "mhz", True, "sm_mhz"),
-    Metric("cpu_mhz", "CPU GHz", "ghz", False, "cpu_mhz"),
-    Metric("cpu_pct", "CPU %", "pct", False, "cpu_pct"),
-    Metric("net_rx", "NET in", "rate", False, "net_rx_bps"),
-    Metric("net_tx", "NET out", "rate", False, "net_tx_bps"),
-    Metric("core", "CORE %", "pct", False, "core_max_pct"),
-    Metric("mem", "MEM G", "mem", False, "mem_used_mb"),
-    Metric("gpu_pct", "GPU %", "pct", True, "util_pct"),
-)
-BY_KEY = {metric.key: metric for metric in METRICS}
 
 
 class History:
@@ -372,43 +179,17 @@ class History:
         return wanted
 
     def copy(self) -> History:
-        """A still picture of this hour (freeze)."""
-        return copy.deepcopy(self)
+        """A still picture of it (freeze). Samples never change, so they are shared."""
+        still = copy.copy(self)
+        still.rings = {key: ring.copy() for key, ring in self.rings.items()}
+        still.throttle = self.throttle.copy()
+        still.gpu_alive, still.ranges = dict(self.gpu_alive), dict(self.ranges)
+        return still
 
 
 def gpu_identity(gpu: GpuSample) -> str:
     """A GPU is its uuid; the index moves when a neighbour drops off the bus."""
     return gpu.gpu_uuid or f"#{gpu.gpu_index}"
-
-
-def find_range(kind: str, low: float, high: float, hint: float | None = None) -> Pair:
-    """A range that informs, with round ends."""
-    if kind == "pct":
-        return 0.0, 100.0
-    if kind == "temp":
-        bottom = 40.0 if low >= 40.0 else math.floor(low / 20.0) * 20.0
-        return bottom, max(100.0, math.ceil(high / 10.0) * 10.0)
-    if kind == "watts":
-        return 0.0, _round_up(max(high, hint or 0.0, 10.0))
-    if kind == "rate":
-        return 0.0, _round_up(max(high, 1e5))
-    if kind == "mem":
-        return 0.0, max(high, hint or 1024.0)
-    step = 1000.0 if kind == "ghz" else 300.0
-    bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
-    if top - bottom < 2 * step:
-        bottom = max(0.0, bottom - step)
-        top = max(top, bottom + 2 * step)
-    return bottom, top
-
-
-def _round_up(value: float) -> float:
-    """The next of 1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(value))
-    for step in (1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 6, 8, 10):
-        if value <= step * power * 1.0000001:
-            return float(step * power)
-    return 10.0 * power
 
 
 def _span(sample: BoxSample, metric: Metric) -> Span | None:

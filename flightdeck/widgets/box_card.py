@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Lane
-from flightdeck.model.traces import BY_KEY
+from flightdeck.model.metrics import BY_KEY
 from flightdeck.widgets.box_row import hardware, one_row
 from flightdeck.widgets.job_list import job_rows
 from flightdeck.widgets.lane_row import exit_row, lane_row, model_row, room_for_words

@@ -10,8 +10,10 @@ from flightdeck.charts.big import Chart, ChartCache, Limit, big_chart
 from flightdeck.model import units
 from flightdeck.model.box_detail import Attempt, Card, Facts, Sensors, Series
 from flightdeck.model.fleet import Box, Device
+from flightdeck.model.metrics import BY_KEY, Metric
+from flightdeck.model.slots import Columns, Pair
 from flightdeck.model.timeline import Timeline
-from flightdeck.model.traces import BY_KEY, Columns, History, Metric, Pair
+from flightdeck.model.traces import History
 from flightdeck.widgets.lines import Line
 from flightdeck.widgets.meter import CPU_HOT_C, CPU_WARM_C, gpu_limits
 from flightdeck.widgets.scene import Scene

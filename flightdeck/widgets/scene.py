@@ -10,7 +10,8 @@ from flightdeck.alerts import Alerts
 from flightdeck.model.axis import Window
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box, Job, Lane
-from flightdeck.model.traces import History, Pair
+from flightdeck.model.slots import Pair
+from flightdeck.model.traces import History
 from flightdeck.widgets.lines import UNICODE, Glyphs
 
 

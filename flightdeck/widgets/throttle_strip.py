@@ -6,7 +6,7 @@ from engine.telemetry import slow
 from flightdeck.model import units
 from flightdeck.model.axis import Axis, lay_out
 from flightdeck.model.fleet import Box
-from flightdeck.model.traces import Sums
+from flightdeck.model.slots import Sums
 from flightdeck.widgets.lines import Line, Row
 from flightdeck.widgets.scene import Scene
 from flightdeck.widgets.trace import scrubbed_cell, trace_cells

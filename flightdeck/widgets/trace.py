@@ -6,7 +6,8 @@ from flightdeck.charts.cells import DRAWERS, limit_mark
 from flightdeck.model import units
 from flightdeck.model.axis import Axis, edge_text, lay_out
 from flightdeck.model.fleet import Box
-from flightdeck.model.traces import BY_KEY, Columns, Metric, Pair, slot_of
+from flightdeck.model.metrics import BY_KEY, Metric
+from flightdeck.model.slots import Columns, Pair, slot_of
 from flightdeck.widgets.lines import Line, Row
 from flightdeck.widgets.meter import cpu_limits, gpu_limits
 from flightdeck.widgets.scene import Scene

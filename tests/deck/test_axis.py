@@ -13,7 +13,8 @@ from flightdeck.app import FlightDeckApp
 from flightdeck.charts.cells import blocks, limit_mark
 from flightdeck.frame import render_frame
 from flightdeck.model.axis import SLOTS, SPANS_S, STEPS, Window, edge_text, lay_out, slot_step
-from flightdeck.model.traces import STEP_S, History, slot_of
+from flightdeck.model.slots import STEP_S, slot_of
+from flightdeck.model.traces import History
 from flightdeck.reader import Canned, question_key
 from tests.deck.fleet_data import MONO, NOW, four_boxes, one_box, update
 from tests.deck.piloting import StandingClock, fly, seen

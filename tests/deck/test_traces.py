@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from engine.telemetry.sample import BoxSample, GpuSample
 from flightdeck.charts.cells import ascii_line, bar, braille
-from flightdeck.model.traces import SLOTS, History, Ring, find_range, slot_of
+from flightdeck.model.axis import SLOTS
+from flightdeck.model.metrics import find_range
+from flightdeck.model.slots import Ring, slot_of
+from flightdeck.model.traces import History
 from tests.deck.fleet_data import NOW
 
 
@@ -125,7 +128,7 @@ def test_no_counters_at_all_is_not_zero_seconds() -> None:
 def test_a_range_does_not_flap() -> None:
     """D24: it grows at once and shrinks only when the data fills little of it."""
     history = History()
-    from flightdeck.model.traces import BY_KEY
+    from flightdeck.model.metrics import BY_KEY
 
     metric = BY_KEY["net_rx"]
     assert history.range_of(metric, [(0.0, 4e6)]) == (0.0, 4e6)

@@ -13,7 +13,8 @@ from engine.store import Store
 from engine.telemetry.recorder import run_recorder
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuSample
 from flightdeck.model.deck import Clock, Deck
-from flightdeck.model.traces import METRICS, slot_of
+from flightdeck.model.metrics import METRICS
+from flightdeck.model.slots import slot_of
 from tests.support import eventually
 
 BOX = "lab"

@@ -16,7 +16,8 @@ from engine.telemetry.recorder import run_recorder
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
 from engine.telemetry.sample import BOX_FOLDED, FOLDED_RANGES, BoxFacts, BoxSample, GpuSample
 from engine.telemetry.together import TOGETHER, fold
-from flightdeck.model.traces import METRICS, History
+from flightdeck.model.metrics import METRICS
+from flightdeck.model.traces import History
 from tests.support import Processes, command, eventually
 
 ME = writer.Recorder("box00", "a" * 16, 1, "1")
