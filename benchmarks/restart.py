@@ -1,4 +1,8 @@
-"""A database restart under eight busy lanes: is anything queued again or lost, and how soon does the drain go on?"""
+"""A database restart under eight busy lanes: is anything queued again or lost, and how soon does the drain go on?
+
+Then a database that is stopped for a minute under a recorder and a deck: when does the deck say so, when is it live again,
+and is there a hole in the traces afterwards?
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,10 @@ LANES, SLOTS = 8, 2
 class Sizes:
     jobs: int = 6000
     restarts: int = 4
+    away_s: float = 60.0
 
 
-QUICK = Sizes(jobs=1500, restarts=1)
+QUICK = Sizes(jobs=1500, restarts=1, away_s=11.0)
 
 
 def measure(server: Server, report: Report, sizes: Sizes, say: Callable[[str], None]) -> None:
@@ -80,3 +85,33 @@ def measure(server: Server, report: Report, sizes: Sizes, say: Callable[[str], N
     )
     report.check("restart", f"drain goes on, maximum of {len(resumed)}", max(resumed), at_most=5.0)
     report.check("restart", "running jobs queued again", float(again), at_most=0.0)
+    away(server, report, sizes.away_s, say)
+
+
+def away(server: Server, report: Report, down_s: float, say: Callable[[str], None]) -> None:
+    """The database stopped for ``down_s`` seconds under a recorder at 2 s and the deck's feed and model."""
+    from engine.store import open_store
+    from engine.store.migrate import migrate
+    from tests.chaos.server import OwnPostgres
+    from tests.feed import outage
+
+    folder = server.work / "away"
+    folder.mkdir()
+    folder.chmod(0o755)
+    own = OwnPostgres(folder)
+    try:
+        store = open_store(own.url)
+        migrate(store)
+        story = outage.run(store, own.stop, own.start, down_s, cadence_s=2.0)
+    finally:
+        own.close()
+    if story.failure is not None:
+        raise story.failure
+    report.line("restart", f"database away for {down_s:.0f} s: stopped -> the deck says so", "s", [story.lost_after_s])
+    report.line("restart", "started again -> the deck is live", "s", [story.live_after_s])
+    report.line(
+        "restart", "started again -> traces without a hole", "s", [story.whole_after_s], f"{story.slots} slots of 5 s"
+    )
+    report.check("restart", "traces with a hole", float(len(story.holes)), at_most=0.0)
+    report.check("restart", "longest pause between tries, s", max(story.tries), at_most=30.0)
+    say(f"away for {down_s:.0f} s: live again after {story.live_after_s:.1f} s, holes: {story.holes or 'none'}")

