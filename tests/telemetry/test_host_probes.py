@@ -229,7 +229,9 @@ def test_a_kernel_that_counts_throttling_but_not_its_time(tmp_path: Path) -> Non
 def test_pressure_is_the_share_of_time_that_tasks_waited(tmp_path: Path) -> None:
     line = "some avg10={} avg60=0.10 avg300=0.00 total=12345\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0"
     trees.put(tmp_path, {"proc/pressure/memory": line.format("12.75"), "proc/pressure/io": line.format("0.00")})
-    assert CpuProbe(tmp_path).read()["sensors"]["pressure"] == {"memory": 12.75, "io": 0.0}
+    trees.put(tmp_path, {"proc/uptime": "93784.21 180000.00"})
+    sensors = CpuProbe(tmp_path).read()["sensors"]
+    assert sensors == {"pressure": {"memory": 12.75, "io": 0.0}, "uptime_s": 93784}
 
 
 def test_a_sleeping_chip_is_left_alone(tmp_path: Path) -> None:

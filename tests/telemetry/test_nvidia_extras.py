@@ -105,12 +105,13 @@ def test_processes_with_most_memory_first(tmp_path: Path) -> None:
     trees.put(tmp_path, {"proc/7/comm": "ollama", "proc/8/comm": "python3.11"})
     trees.put(tmp_path, {"proc/8/cmdline": b"python3.11\0-u\0/srv/train.py\0--token\0secret\0"})
     found = Bench(tmp_path, card).read().processes
-    assert len(found) == PROCESSES
+    assert found is not None and len(found) == PROCESSES
     assert found[0] == {"pid": 8, "name": "python3.11 train.py", "mem_mb": 9000, "gpu_index": 0}
     assert found[1] == {"pid": 7, "name": "ollama", "mem_mb": 512, "gpu_index": 0}
     assert found[2]["name"] is None, "it has ended meanwhile"
     card.answers["nvmlDeviceGetComputeRunningProcesses"] = Refuse(NOT_SUPPORTED)
-    assert Bench(tmp_path, card).read().processes[-1]["mem_mb"] is None
+    left = Bench(tmp_path, card).read().processes
+    assert left is not None and [row["mem_mb"] for row in left] == [9000, None]
 
 
 @pytest.mark.parametrize(
@@ -310,3 +311,16 @@ def test_everything_named_is_in_one_sample(tmp_path: Path) -> None:
     assert sensors["gpus"]["0"]["health"] == "ok" and sensors["gpus"]["1"]["hotspot_c"] == 41.0
     assert sensors["processes"] == [{"pid": 7, "name": "ollama", "mem_mb": 64, "gpu_index": 0}]
     assert '"processes":[{"pid":7' in sample.payload()
+
+
+def test_nobody_at_work_is_not_nobody_looked(tmp_path: Path) -> None:
+    """An NVIDIA card without processes has none; of other cards nobody knows."""
+    for cards, offered in ((FakeNvml(ordinary()), True), (FakeNvml(), False)):
+        root = trees.amd_card(trees.host(tmp_path / str(offered)))
+        trees.put(root, {"proc/driver/nvidia/version": "NVRM"})
+        source = RealSource("box", root=root, load=lambda cards=cards: cards)  # type: ignore[misc]
+        try:
+            sensors = source.sample(2.0).sensors or {}
+        finally:
+            source.close()
+        assert ("processes" in sensors) is offered and not sensors.get("processes")

@@ -67,6 +67,9 @@ def test_the_old_heading_and_texts_that_are_none() -> None:
     assert parse("GPU 00000000:01:00.0\n    Clocks Event Reasons : N/A\n") == {"0000:01:00.0": {}}
 
 
+PATIENCE_S = 120.0  # with a program that does answer, on a machine that has other things to do
+
+
 def program(root: Path, script: str) -> str:
     trees.put(root, {"usr/bin/nvidia-smi": f"#!/bin/sh\n{script}"})
     (root / "usr/bin/nvidia-smi").chmod(0o755)
@@ -90,7 +93,7 @@ def test_the_program_is_run_and_nobody_waits_for_it(tmp_path: Path, run: Callabl
     trees.put(tmp_path, {"printed": smi.text({"0000000F:01:00.0": GB10})})
     path = program(tmp_path, f'[ "$*" = "-q -d PERFORMANCE" ] && while [ ! -e {tmp_path}/go ]; do sleep 0.02; done\n'
                              f"cat {tmp_path}/printed")  # fmt: skip
-    asked = run(path)
+    asked = run(path, deadline_s=PATIENCE_S)
     assert asked.texts(wanted=True) == {} and asked.texts(wanted=True) == {}, "it has not answered yet"
     trees.put(tmp_path, {"go": ""})
     text = eventually(lambda: asked.texts(wanted=True))["000f:01:00.0"]
@@ -120,7 +123,7 @@ def _gone(pid: int) -> bool:
 
 def test_closing_ends_a_run_that_is_on(tmp_path: Path, run: Callable[..., Smi]) -> None:
     path = program(tmp_path, f"echo $$ > {tmp_path}/pid.new\nmv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 600")
-    asked = run(path)
+    asked = run(path, deadline_s=PATIENCE_S)
     asked.texts(wanted=True)
     pid = int(eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
     asked.close()
@@ -131,7 +134,7 @@ def test_closing_ends_a_run_that_is_on(tmp_path: Path, run: Callable[..., Smi]) 
 @pytest.mark.parametrize(("script", "why"), [("exit 9", "exit 9"), ("echo nonsense", "no throttle counters")])
 def test_a_program_that_fails_is_asked_less_and_less(tmp_path: Path, script: str, why: str) -> None:
     now = 0.0
-    asked = Smi(program(tmp_path, script), lambda: now)
+    asked = Smi(program(tmp_path, script), lambda: now, PATIENCE_S)
     runs = 0
     for _ in range(200):
         asked.texts(wanted=True)

@@ -45,6 +45,8 @@ class CpuProbe:
         values |= memory(self._proc)
         values["cpu_throttle_ms"] = self._held_back()
         sensors: dict[str, Any] = {"pressure": self._pressure()}
+        if uptime := (files.text(f"{self._proc}/uptime") or "").partition(" ")[0]:
+            sensors["uptime_s"] = round(float(uptime))
         if not self._heat_files:
             absent["cpu_throttle_ms"] = "no thermal_throttle counters"
         if self._count_files:

@@ -13,7 +13,7 @@ from engine.telemetry.sample import GpuFacts, GpuSample
 class GpuReading:
     """What the GPUs of one vendor said; ``absent`` has reasons by index and column, ``extra`` named values by index.
 
-    ``processes``: ``{pid, name, gpu_index, mem_mb}`` of those that hold most memory.
+    ``processes``: ``{pid, name, gpu_index, mem_mb}`` of those that hold most memory; None: this driver does not tell.
     """
 
     gpus: tuple[GpuSample, ...] = ()
@@ -21,7 +21,7 @@ class GpuReading:
     driver: str | None = None
     absent: dict[int, dict[str, str]] = field(default_factory=dict)
     extra: dict[int, dict[str, Any]] = field(default_factory=dict)
-    processes: tuple[dict[str, Any], ...] = ()
+    processes: tuple[dict[str, Any], ...] | None = None
 
 
 def within(value: float | None, low: float, high: float) -> float | None:

@@ -89,7 +89,9 @@ class NvidiaProbe:
             extra={card.index: dict(card.extra) for card in self._ordered() if card.extra},
             processes=tuple(
                 {**process, "gpu_index": card.index} for card in self._ordered() for process in card.processes
-            ),
+            )
+            if self._cards
+            else None,
         )
 
     def close(self, hangs: bool = False) -> None:

@@ -26,6 +26,7 @@ from engine.telemetry.probes.thermal import ThermalProbe
 from engine.telemetry.sample import BOX_METRICS, BoxFacts, BoxSample, GpuFacts, GpuSample
 
 DEADLINE_S = 1.0  # for one sample, all probes together
+PROCESSES = 16  # of one sample, those that hold most of a GPU's memory
 PRIME_S = 0.5  # how far apart two looks must be at least for rates to mean anything
 
 _COLUMNS = {"cpu": cpu.COLUMNS, "net": net.COLUMNS, "disk": disk.COLUMNS, "thermal": (*thermal.COLUMNS, "zone_max_c")}
@@ -111,7 +112,7 @@ class RealSource:
             box=self.box,
             at=datetime.now(UTC),
             gpus=gpus,
-            sensors={name: part for name, part in sensors.items() if part},
+            sensors={name: part for name, part in sensors.items() if part or name == "processes"},
             **values,
         )
 
@@ -146,7 +147,7 @@ class RealSource:
         gpus: list[GpuSample] = []
         extra: dict[str, Any] = {}
         absent: dict[str, Any] = {}
-        processes: list[dict[str, Any]] = []
+        processes: list[dict[str, Any]] | None = None
         offset = 0
         for guard in self._cards:
             known = self._known.get(guard.name)
@@ -155,9 +156,14 @@ class RealSource:
                 gpus.append(replace(card, gpu_index=card.gpu_index + offset) if offset else card)
             extra |= {str(index + offset): part for index, part in reading.extra.items()}
             absent |= {str(index + offset): part for index, part in reading.absent.items()}
-            processes += [part | {"gpu_index": part["gpu_index"] + offset} for part in reading.processes]
+            if reading.processes is not None:
+                held = [part | {"gpu_index": part["gpu_index"] + offset} for part in reading.processes]
+                processes = (processes or []) + held
             offset = _next_index(known, offset)
-        return tuple(gpus), {"gpus": extra, "processes": processes, "gpu_absent": absent}
+        named: dict[str, Any] = {"gpus": extra, "gpu_absent": absent}
+        if processes is not None:  # else no driver tells of processes: nobody looked, which is not none
+            named["processes"] = sorted(processes, key=lambda part: -(part["mem_mb"] or 0.0))[:PROCESSES]
+        return tuple(gpus), named
 
 
 def over_gpus(gpus: tuple[GpuSample, ...]) -> dict[str, Any]:
