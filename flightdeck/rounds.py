@@ -21,6 +21,7 @@ BOXES = 16  # so many boxes are asked about; a larger fleet is a recording of it
 GPUS = 8
 JOBS = 24
 PROJECTS = 8
+_LIVELY = frozenset({"live", "running", "failed", "telling", "all"})  # the lists that somebody watches
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,13 @@ def _lists(projects: list[str | None]) -> Iterator[Question]:
     for project in projects:
         quick = QUICK_S if project is None else SLOW_S
         for status, _ in STATUSES:
-            yield Question("jobs", {"status": status, "project": project}, quick)
+            rest = quick if status in _LIVELY else SLOW_S
+            yield Question("jobs", {"status": status, "project": project}, rest)
         yield Question("job_counts", {"project": project}, quick)
         yield Question("queues", {"project": project}, quick)
         for kind, _ in KINDS:
-            yield Question("events", {"kind": kind, "project": project}, quick)
+            rest = quick if kind in _LIVELY else SLOW_S
+            yield Question("events", {"kind": kind, "project": project}, rest)
 
 
 def _jobs(view: Mapping[str, Any], boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
