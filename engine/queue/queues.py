@@ -62,10 +62,13 @@ def _view(db: Db, project: str | None) -> dict[str, Any]:
                 "family": family_of_queue(str(key[0])).name,
                 "queued": queued.get(key, 0),
                 "capped": queued.get(key, 0) >= QUEUED_CAP,
-                **timed.get(key, {"scheduled": 0, "next_at": None}),
+                "scheduled": timed[key]["scheduled"] if key in timed else 0,
+                "next_at": timed[key]["next_at"] if key in timed else None,
                 "running": running.get(key, 0),
                 "awaiting": awaiting.get(key, 0),
-                "oldest_at": min((c.first_at for c in waiting.get(key, ()) if c.first_at), default=None),
+                "oldest_at": _earliest(
+                    timed[key]["due_at"] if key in timed else None, *(c.first_at for c in waiting.get(key, ()))
+                ),
                 "ended": ended.get(key, dict(_NOTHING)),
                 **_served(lanes.get(key, [])),
                 "orders": [_order(row) for row in orders if _about(row, key, lanes.get(key, []))],
@@ -123,20 +126,30 @@ def _waiting(db: Db, project: str | None) -> dict[Key, list[WaitClass]]:
 
 
 def _timed(db: Db, project: str | None) -> dict[Key, dict[str, Any]]:
-    """How much waits for its time, and when the first of it comes: the time of each class's first row."""
+    """How much waits for its time, when the first of it comes, and since when the first waits whose time has come."""
     found: dict[Key, dict[str, Any]] = {}
     for family in FAMILIES:
         for each in classes(db, family, timed=True, project=project, limit=CLASSES):
             same = " and ".join(f"{column} = {{{column}}}" for column in each.key())
-            first = db.value(
-                f"select run_after from {family.table} where status = 'queued' and run_after is not null and {same} "
-                "order by run_after limit 1",
-                **each.key(),
-            )
-            row = found.setdefault((each.queue, each.project), {"scheduled": 0, "next_at": first})
-            row["scheduled"] = min(QUEUED_CAP, row["scheduled"] + count(db, each, timed=True, most=QUEUED_CAP))
-            row["next_at"] = min(filter(None, (row["next_at"], first)), default=None)
+            rows = f"from {family.table} where status = 'queued' and run_after is not null and {same}"
+            later = db.one(f"select run_after {rows} and run_after > {{now}} order by run_after limit 1", **each.key())
+            due = db.one(f"select created_at {rows} and run_after <= {{now}} order by run_after limit 1", **each.key())
+            n = 0
+            if later is not None:
+                n = db.value(
+                    f"select count(*) as n from (select 1 as one {rows} and run_after > {{now}} limit {{most}}) c",
+                    most=QUEUED_CAP,
+                    **each.key(),
+                )
+            row = found.setdefault((each.queue, each.project), {"scheduled": 0, "next_at": None, "due_at": None})
+            row["scheduled"] = min(QUEUED_CAP, row["scheduled"] + n)
+            row["next_at"] = _earliest(row["next_at"], later and later["run_after"])
+            row["due_at"] = _earliest(row["due_at"], due and due["created_at"])
     return found
+
+
+def _earliest(*times: datetime | None) -> datetime | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 # -- how the last hour went

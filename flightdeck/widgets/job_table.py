@@ -136,7 +136,8 @@ def job_row(job: JobRow, size: Columns, width: int, g: Glyphs, now: datetime, he
     if size.priority:
         tail.append((units.number(job.priority).rjust(size.priority)[: size.priority] + " ", "dim"))
     if size.tries:
-        tail.append((str(job.attempt).rjust(size.tries) + " ", "text" if job.attempt > 1 else "faint"))
+        tries = str(job.attempt) if job.attempt else ""  # 0: not begun
+        tail.append((tries.rjust(size.tries) + " ", "text" if job.attempt > 1 else "faint"))
     ran, since = job.ran_s(now), job.since_s(now)
     if size.two_times:
         tail.append((("" if ran is None else units.age(ran)).rjust(TIME_CELLS) + " ", "dim"))

@@ -47,7 +47,8 @@ def test_what_waits_what_runs_and_how_the_hour_went(db: Db) -> None:
     ended = default["ended"]
     assert (ended["done"], ended["failed"], ended["run_mean_s"]) == (2, 1, pytest.approx(2.0))
     assert 0.0 <= ended["wait_mean_s"] <= ended["wait_p95_s"]
-    assert (found["other", ""]["queued"], found["other", ""]["oldest_at"]) == (1, None)
+    assert (found["other", ""]["queued"], found["other", ""]["scheduled"]) == (1, 0)
+    assert found["other", ""]["oldest_at"] is not None  # its time has come: it waits
     assert (found["cpu", "p"]["awaiting"], found["cpu", "p"]["ended"]["done"]) == (1, 0)
     assert found["gpu", "p"]["models"] == [{"model": "m1", "queued": 2, "capped": False, "warm": 0}]
     assert list(rows(db, "p")) == [("cpu", "p"), ("gpu", "p")]
