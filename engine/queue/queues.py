@@ -143,8 +143,8 @@ def _timed(db: Db, project: str | None) -> dict[Key, dict[str, Any]]:
                 )
             row = found.setdefault((each.queue, each.project), {"scheduled": 0, "next_at": None, "due_at": None})
             row["scheduled"] = min(QUEUED_CAP, row["scheduled"] + n)
-            row["next_at"] = _earliest(row["next_at"], later and later["run_after"])
-            row["due_at"] = _earliest(row["due_at"], due and due["created_at"])
+            row["next_at"] = _earliest(row["next_at"], None if later is None else later["run_after"])
+            row["due_at"] = _earliest(row["due_at"], None if due is None else due["created_at"])
     return found
 
 
