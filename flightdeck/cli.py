@@ -40,6 +40,10 @@ def deck(
         str | None, typer.Option("--profiles", metavar="FILE", help="Where profiles stand, default profiles.toml")
     ] = None,
     log_level: LogLevel = None,
+    blocks: Annotated[
+        bool,
+        typer.Option("--blocks", help="Traces of blocks, for terminals without braille [FLIGHTDECK_CHARTS=blocks]"),
+    ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave")] = False,
 ) -> None:
     """Open the deck on the configured database.
@@ -53,6 +57,8 @@ def deck(
         raise typer.Exit
     if theme not in (None, "dark", "light"):
         raise typer.BadParameter(f"{theme!r} is neither dark nor light", param_hint="--theme")
+    if blocks:
+        os.environ["FLIGHTDECK_CHARTS"] = "blocks"
     from flightdeck.profile import pick
 
     mine = pick(profile, profiles)  # below the command line, above the environment

@@ -144,6 +144,14 @@ def test_blocks_draw_gaps_and_the_highest_value() -> None:
     assert blocks([], (0.0, 1.0), 2) == ["", ""]
 
 
+def test_with_blocks_there_is_no_braille(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLIGHTDECK_CHARTS=blocks, --blocks: traces of blocks, frames of ASCII."""
+    monkeypatch.setenv("FLIGHTDECK_CHARTS", "blocks")
+    text = render_frame(one_box().first(), (120, 40)).text
+    assert not any("\u2800" <= char <= "\u28ff" for char in text)
+    assert "\u2588" in text and "+-" in text
+
+
 @pytest.mark.parametrize("charts", ["braille", "blocks", "ascii"])
 def test_a_limit_lies_where_its_value_is_drawn(charts: str) -> None:
     assert limit_mark(100.0, (0.0, 100.0), 3, charts)[0] == 0  # type: ignore[index]
