@@ -151,12 +151,14 @@ def _read(db: Db, select: str, job: Job, which: str, params: dict[str, Any]) -> 
     for since, until in uncovered(job.start, job.end, covered):
         for row in rows("detail", since - _LOOK_AROUND, until):
             details.setdefault(row["gpu_index"], {})[row["at"]] = _piece(row, row["at"], row["at"], True)
-    counts, gone = _samples(db, select, job, which, params, covered)
+    counts, oldest = _samples(db, select, job, which, params)
     found = {}
     for index in sorted({*minutes, *details}):
         pieces = choose(minutes.get(index, {}), _after_one_another(details.get(index, {})), job.start, job.end)
         if pieces:
-            found[index] = add_up(pieces, job.start, job.end) | {"samples": counts.get(index, 0) + gone}
+            found[index] = add_up(pieces, job.start, job.end) | {
+                "samples": counts.get(index, 0) + gone(pieces, job.start, oldest)
+            }
     return found
 
 
@@ -208,10 +210,8 @@ def choose(minutes: Mapping[datetime, Piece], details: Sequence[Piece], start: d
     return found
 
 
-def _samples(
-    db: Db, select: str, job: Job, which: str, params: dict[str, Any], covered: set[datetime]
-) -> tuple[dict[int, int], int]:
-    """How many samples the job saw, by index; and for minutes whose details are gone, as many as the cadence yields."""
+def _samples(db: Db, select: str, job: Job, which: str, params: dict[str, Any]) -> tuple[dict[int, int], datetime]:
+    """How many samples of the job are kept, by index, and since when; its end, when none is."""
     rows = db.all(
         f"select gpu_index, count(*) as n, min(at) as first_at from ({select} where box = {{box}} and tier = 'detail' "
         f"and at > {{since}} and at <= {{until}}{which}) s group by gpu_index",
@@ -221,8 +221,15 @@ def _samples(
         **params,
     )
     oldest = min((row["first_at"] for row in rows), default=job.end)
-    gone = sum(minute + _MINUTE <= oldest for minute in covered) * 60.0 / float(config.get("sample_seconds"))
-    return {row["gpu_index"]: int(row["n"]) for row in rows}, round(gone)
+    return {row["gpu_index"]: int(row["n"]) for row in rows}, oldest
+
+
+def gone(pieces: Iterable[Piece], start: datetime, oldest: datetime) -> int:
+    """How many samples the cadence yields for the minutes whose details are gone: those before ``oldest``. Pure."""
+    if oldest <= start + _REACH:
+        return 0
+    spans = (min(piece.end, oldest) - max(piece.start, start) for piece in pieces if not piece.instant)
+    return round(sum(max(0.0, span.total_seconds()) for span in spans) / float(config.get("sample_seconds")))
 
 
 # --- the rows ---

@@ -145,6 +145,19 @@ def test_a_job_of_a_few_seconds_between_two_samples_of_a_minute(db: Db) -> None:
     assert row["power_ms"] == pytest.approx(14_600) and row["samples"] == 7
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["details", "minutes"])
+def test_rows_over_an_edge_count_by_their_part(db: Db, kept: bool) -> None:
+    """Held back half of every second: the share is half of the job's time, whatever the rows at its edges tell of."""
+    story = Story(ago(db, 600), tuple((n, n + 0.5) for n in range(600)))
+    put(db, story.details(0, 540), kept_since=None if kept else db.now())
+    start, end = (97.3, 111.9) if kept else (94.0, 294.0)
+    job = end_job(db, story.begin + timedelta(seconds=start), story.begin + timedelta(seconds=end))
+    JobShares("spark").catch_up(db, db.now())
+    (row,) = stored(db, job)
+    assert row["power_ms"] == pytest.approx((end - start) * 500, rel=0.01)
+    assert row["samples"] == (7 if kept else 100)
+
+
 @pytest.mark.parametrize("hole", [(0, 0), (40, 61)])
 def test_minutes_that_nobody_rolled_up_are_read_from_their_details(db: Db, hole: tuple[int, int]) -> None:
     """D6: a gap is a gap; what a counter says of it counts, and nothing twice."""
