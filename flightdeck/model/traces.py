@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -69,45 +69,48 @@ class History:
 
         What is missing in it or makes no sense is a gap.
         """
-        starts = _numbers(answer.get("at"))
-        bucket_s = _numbers([answer.get("step_s")])[0] or self.step_s
+        bucket_s = _number(answer.get("step_s")) or self.step_s
+        count = max(1, round(bucket_s / self.step_s))
+        firsts = [None if at is None else int(at // self.step_s) for at in _numbers(answer.get("at"))]
         boxes, gpus = _table(answer, "box_values"), _table(answer, "gpu_values")
-        sums, cards = _table(answer, "box_sums"), _table(answer, "gpu_sums")
-        masked = answer.get("mask") if isinstance(answer.get("mask"), Sequence) else ()
-        for index, start in enumerate(starts):
-            if start is None:
-                continue
-            first = int(start // self.step_s)
-            count = max(1, round(bucket_s / self.step_s))
-            for metric in METRICS:
-                triple = _item((gpus if metric.gpu else boxes).get(metric.column), index)
-                pair = _numbers(triple if isinstance(triple, Sequence) else ())[:2]
-                if len(pair) == 2 and pair[0] is not None and pair[1] is not None:
-                    self.rings[metric.key].put(first, count, pair[0], pair[1])
-            self._bucket_sums(first, count, index, sums, cards)
-        self.sampled_source = any(masked or ())
+        for metric in METRICS:
+            ring = self.rings[metric.key]
+            for first, pair in zip(firsts, _pairs((gpus if metric.gpu else boxes).get(metric.column)), strict=False):
+                if first is not None and pair is not None:
+                    ring.put(first, count, pair[0], pair[1])
+        self._load_sums(firsts, count, _table(answer, "box_sums"), _table(answer, "gpu_sums"))
+        masked = answer.get("mask")
+        self.sampled_source = any(masked) if isinstance(masked, list | tuple) else False
         self.version += 1
 
-    def _bucket_sums(
-        self, first: int, count: int, index: int, boxes: Mapping[str, Any], cards: Mapping[str, Any]
+    def _load_sums(
+        self, firsts: Sequence[int | None], count: int, boxes: Mapping[str, Any], gpus: Mapping[str, Any]
     ) -> None:
-        """Throttling of one bucket, spread over its slots. A box's own column counts before those of its GPUs."""
+        """Throttling of each bucket, spread over its slots. A box's own column counts before those of its GPUs."""
 
-        def read(table: Mapping[str, Any], *names: str) -> float | None:
-            return _worst(_numbers([_item(table.get(name), index)])[0] for name in names)
+        def column(table: Mapping[str, Any], name: str) -> list[float | None]:
+            found = _numbers(table.get(name))
+            return found + [None] * (len(firsts) - len(found))
 
-        found = {
-            "P": _first(read(boxes, "power_ms"), read(cards, "sw_power_ms")),
-            "T": _first(read(boxes, "thermal_ms"), read(cards, "sw_thermal_ms", "hw_thermal_ms")),
-            "B": read(cards, "hw_brake_ms"),
-            "S": read(cards, "sync_boost_ms"),
-            "C": read(boxes, "cpu_throttle_ms"),
-        }
-        ms = {cause: max(0.0, value) / count for cause, value in found.items() if value is not None}
-        brakes = _first(read(boxes, "brakes"), read(cards, "brakes"))
-        self.throttle_offered = self.throttle_offered or bool(ms) or brakes is not None
-        for slot in range(first, first + count):
-            self.throttle.put(slot, ms, (brakes or 0.0) / count)
+        power, thermal, brakes = column(boxes, "power_ms"), column(boxes, "thermal_ms"), column(boxes, "brakes")
+        cpu, hard, sync = column(boxes, "cpu_throttle_ms"), column(gpus, "hw_brake_ms"), column(gpus, "sync_boost_ms")
+        soft_power, braked = column(gpus, "sw_power_ms"), column(gpus, "brakes")
+        soft_heat, hard_heat = column(gpus, "sw_thermal_ms"), column(gpus, "hw_thermal_ms")
+        for index, first in enumerate(firsts):
+            if first is None:
+                continue
+            found = {
+                "P": _first(power[index], soft_power[index]),
+                "T": _first(thermal[index], _worst((soft_heat[index], hard_heat[index]))),
+                "B": hard[index],
+                "S": sync[index],
+                "C": cpu[index],
+            }
+            ms = {cause: max(0.0, value) / count for cause, value in found.items() if value is not None}
+            times = _first(brakes[index], braked[index])
+            self.throttle_offered = self.throttle_offered or bool(ms) or times is not None
+            for slot in range(first, first + count):
+                self.throttle.put(slot, ms, (times or 0.0) / count)
 
     def at(self, key: str, instant: datetime, width_s: float | None = None) -> Pair | None:
         """Lowest and highest reading of a metric in the column of an instant: ``width_s`` seconds, snapped; None: six
@@ -240,12 +243,19 @@ def _table(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _item(values: Any, index: int) -> Any:
-    return values[index] if isinstance(values, Sequence) and index < len(values) else None
+def _pairs(values: Any) -> Iterator[Pair | None]:
+    """(lowest, highest) of each bucket; what is no pair of numbers is None."""
+    for item in values if isinstance(values, list | tuple) else ():
+        if isinstance(item, list | tuple) and len(item) >= 2 and known(item[0]) and known(item[1]):
+            yield item[0], item[1]
+        else:
+            yield None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if known(value) and not isinstance(value, bool) else None
 
 
 def _numbers(values: Any) -> list[float | None]:
     """What is a finite number, as one; everything else None."""
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        return []
-    return [float(value) if known(value) and not isinstance(value, bool) else None for value in values]
+    return [_number(value) for value in values] if isinstance(values, list | tuple) else []

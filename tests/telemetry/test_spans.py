@@ -62,7 +62,7 @@ def test_what_was_not_recorded_is_no_bucket_and_no_zero(db: Db) -> None:
     found = span(db, box="spark", span_s=21_600)
     assert len(found["at"]) == 2
     assert found["gpu_values"]["temp_c"][1] is None and found["gpu_sums"]["brakes"] == [None, None]
-    assert found["box_values"]["fan_max_rpm"] == [None, None]
+    assert found["box_values"]["core_max_pct"] == [None, None]
     assert found["box_values"]["cpu_pct"][0] == [20.0, 20.0, 20.0]
     assert found["mask"] == [True, False]
 
