@@ -129,6 +129,9 @@ def reason(box: Box, metric: Metric) -> str:
 def _line(row: Row, text: str, tone: str, mark: str, end_cell: int | None, pointed: int | None) -> None:
     """The drawn characters. Where nothing is drawn a limit shows as faint dots; behind the last reading of a box that
     stopped reporting stands an end mark; the instant looked at is reversed."""
+    if not mark and end_cell is None and pointed is None:
+        row.add(text, tone)
+        return
     run, run_tone = "", tone
     for cell, char in enumerate(text):
         style = tone
