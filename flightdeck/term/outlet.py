@@ -171,14 +171,13 @@ class Outlet(threading.Thread):
         if not poll.poll(LOOK_S * 1000.0):
             self._blocked_since = self._blocked_since or self._clock()
             return True
-        blocked, self._blocked_since = self._blocked_since, None
-        if blocked is not None and self._clock() - blocked >= STALL_S and not self._stopping:
-            self._start_over()
-            return True
+        began = self._blocked_since or self._clock()
+        self._blocked_since = None
         with self._change:
             piece = self._pieces[0]
             head = piece.data[:CHUNK]
         sent = os.write(self._fd, head)
+        stalled = self._clock() - began >= STALL_S and not self._stopping
         with self._change:
             piece.data = piece.data[sent:]
             self._waiting -= sent
@@ -188,6 +187,8 @@ class Outlet(threading.Thread):
                     self._pieces.append(_Piece(QUESTION, False))
                     self._waiting += len(QUESTION)
                     self.answers.ask(self._clock())
+        if stalled:  # waiting for the kernel, here or in the write
+            self._start_over()
         return True
 
     def _ask_or_wait(self) -> None:
