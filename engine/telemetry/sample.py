@@ -267,12 +267,12 @@ def tidy(value: Any) -> Any:
 
 
 def _values(data: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """What of a payload is a column, cleaned. Numbers are nearly all of it: those that are well need no closer look."""
+    """What of a payload is a column, cleaned. Numbers are nearly all of it: those that are well stay as they were sent."""
     found = {}
     for name, value in data.items():
         if name in names:
             if type(value) is float and name in _REALS and -1e18 < value < 1e18:
-                found[name] = round(value, 3)
+                found[name] = value
             else:
                 found[name] = clean(name, value)
     return found
