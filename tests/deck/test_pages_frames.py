@@ -19,8 +19,10 @@ from rich.style import Style
 
 from flightdeck.frame import Frame, Shot, render_frames
 from flightdeck.reader import Canned, Key
+from flightdeck.recorded import canonical
 from flightdeck.recording import Recording
 from flightdeck.replay import BASE
+from flightdeck.rounds import questions
 from flightdeck.screens.pages import PAGES
 from flightdeck.styles.palette import palette
 from tests.deck.goldens import GOLDENS, same_as_goldens
@@ -123,7 +125,7 @@ def coloured(style: Style) -> bool:
 
 
 def test_a_recording_answers_every_page() -> None:
-    """Whatever a page asks when it is opened, at each span of time, stands in the recording."""
+    """Whatever a page asks when it is opened, at each span of time, stands in the recording, and in the next one."""
     dark("120x40")
     wider = ("right_square_bracket",)
     spans = {f"{n} {page}": Shot(page, walk()[page].arguments, wider) for n in "123" for page in ("fleet", "box")}
@@ -132,6 +134,8 @@ def test_a_recording_answers_every_page() -> None:
     assert {name for name, _ in asked} >= {"jobs", "job", "box_gpus", "span", "throttle", "events", "queues"}
     missing = [question for question in asked if recording().said(*question, recording().duration_s) is None]
     assert not missing
+    again = {(question.name, canonical(question.arguments)) for question in questions(updates()[0].view)}
+    assert not [(name, asked) for name, asked in asked if (name, canonical(asked)) not in again]
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
