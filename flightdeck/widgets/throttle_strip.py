@@ -113,7 +113,8 @@ def short_sums(scene: Scene, box: Box) -> list[tuple[str, str]]:
     for cause in "TPC":
         if total[cause] >= 100.0:
             text = f"{cause} {about}{total[cause] / 1000.0:.0f}s"
-            return [*flag, (text, TONES[cause]), (f" B{brakes}" if brakes else "", TONES["B"])]
+            of = "" if known else " 1h"
+            return [*flag, (text, TONES[cause]), (f" B{brakes}" if brakes else "", TONES["B"]), (of, "faint")]
     return [*flag, (f"B x{brakes}", TONES["B"])] if brakes else flag or [("-", "faint")]
 
 

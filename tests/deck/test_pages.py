@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from textual.pilot import Pilot
 
 from flightdeck import actions
 from flightdeck.app import FlightDeckApp
 from flightdeck.frame import render_frame
+from flightdeck.model.fleet import Box
 from flightdeck.orders import JobTarget
 from flightdeck.screens.dialog import ConfirmScreen, PromptScreen
+from flightdeck.screens.fleet import BoxPane
 from flightdeck.screens.page import Page
 from flightdeck.screens.pages import PAGES, TOP
 from flightdeck.screens.sheet import Sheet
+from flightdeck.widgets.arrange import Place
 from flightdeck.widgets.lines import Line, Row
 from flightdeck.widgets.scene import Cursor
 from tests.deck.fleet_data import FleetData, hostile_fleet, three_boxes, twelve_boxes, update
@@ -267,3 +272,35 @@ def test_a_toggled_lane_moves_nothing_in_a_row() -> None:
     off = next(line for line in frame(state="parked", desired="off") if line.startswith("  spark "))
     assert "PARKED" in off and len(on) == len(off)
     assert on.index("cpu") == off.index("cpu") and on.index("gpu ") == off.index("gpu ")
+
+
+def test_of_a_hundred_boxes_only_those_in_sight_are_drawn() -> None:
+    """One sample of one box: its row if it can be seen, nothing else; few widgets however many boxes."""
+    from tests.deck.fleet_data import KINDS, NOW, box_row, lane, sample
+
+    kind = KINDS["rtx"]
+    fleet = FleetData([(box_row(f"rack{i:03d}", kind, [lane("gpu")], []), kind) for i in range(100)])
+    drawn: list[str] = []
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        app.take_in(update(view=fleet.view(), samples=tuple(sample(row["box"], k, NOW) for row, k in fleet.boxes)))
+        app.flush()
+        await pilot.pause()
+        assert "box 1 of 100" in seen(app) and len(list(app.screen.walk_children())) < 60
+        page = app.fleet_screen()
+        assert page is not None
+        original = page._draw_pane
+
+        def counting(pane: BoxPane, place: Place, box: Box) -> None:
+            drawn.append(box.raw)
+            original(pane, place, box)
+
+        page._draw_pane = counting  # type: ignore[method-assign]
+        for number in (3, 99, 5, 80):
+            app.take_in(update(samples=(sample(f"rack{number:03d}", kind, NOW + timedelta(seconds=2)),)))
+            app.flush()
+        assert drawn == ["rack003", "rack005"]
+        await pilot.press(*["l"] * 30)
+        assert "box 31 of 100" in seen(app) and "rack030" in seen(app) and "rack000" not in seen(app)
+
+    fly(None, flight)
