@@ -79,6 +79,10 @@ def test_columns_stand_still_whatever_is_in_them(width: int) -> None:
     named = zip(rows[: len(QUEUES)], found, strict=False)
     ends = {plain(line).rstrip().rfind(" ON") for line, one in named if actual(one).text == "ON"}
     assert len(ends) == 1
+    size = queue_table.columns(width)
+    at = 2 + size.queue + 1 + size.project + 1 + size.queued + 1 + size.oldest + 1 + size.running + 1
+    slots = [plain(line)[at : at + size.slots].strip() for line in rows[: len(QUEUES)]]
+    assert slots == ["24/53", "0/8", "2/8", "0/1", "1/3", "2/2", "0/0"]
 
 
 def test_short_times() -> None:
