@@ -33,6 +33,8 @@ class Columns:
 
 
 def columns(width: int) -> Columns:
+    if width < 80:
+        return Columns(8, 6, 6, 0, 0, 6, 0, 0)
     if width < 100:
         return Columns(8, 10, 6, 6, 4, 6, 5, 0)
     if width < 150:
@@ -74,21 +76,20 @@ def queue_row(queue: QueueRow, width: int, g: Glyphs, now: datetime, here: bool)
     row = Row(width, "s" if here else "").add(g.mark if here else "", "focus+b", 2)
     row.add(fit(queue.queue, size.queue), "bright" if here else "text").add(" ")
     row.add(fit(queue.project, size.project), "accent").add(" ")
-    stuck = queue.unplaceable > 0
-    row.add(
-        fit(many(queue.queued, queue.capped), size.queued, ">"), "bad" if stuck else "text" if queue.queued else "faint"
-    ).add(" ")
-    row.add(fit(units.age(seconds_since(queue.oldest_at, now)), size.oldest, ">"), "dim").add(" ")
-    row.add(fit(units.count(queue.running), size.running, ">"), "info" if queue.running else "faint").add(" ")
-    row.add(
-        fit(f"{units.count(queue.busy)}/{units.count(queue.slots)}", size.slots, ">"),
-        "text" if queue.slots else "faint",
-    ).add(" ")
-    row.add(fit(units.count(queue.done), size.ended, ">"), "ok" if queue.done else "faint").add(" ")
-    row.add(fit(units.count(queue.failed), size.ended, ">"), "bad" if queue.failed else "faint").add(" ")
-    if size.times:
-        for value in (queue.run_mean_s, queue.run_p95_s, queue.wait_mean_s, queue.wait_p95_s):
-            row.add(fit(short_time(value), size.times, ">"), "dim").add(" ")
+    waiting = "bad" if queue.unplaceable else "text" if queue.queued else "faint"
+    cells = [
+        (many(queue.queued, queue.capped), size.queued, waiting),
+        (units.age(seconds_since(queue.oldest_at, now)), size.oldest, "dim"),
+        (units.count(queue.running), size.running, "info" if queue.running else "faint"),
+        (f"{units.count(queue.busy)}/{units.count(queue.slots)}", size.slots, "text" if queue.slots else "faint"),
+        (units.count(queue.done), size.ended, "ok" if queue.done else "faint"),
+        (units.count(queue.failed), size.ended, "bad" if queue.failed else "faint"),
+    ]
+    for value in (queue.run_mean_s, queue.run_p95_s, queue.wait_mean_s, queue.wait_p95_s):
+        cells.append((short_time(value), size.times, "dim"))
+    for text, room, tone in cells:
+        if room:
+            row.add(fit(text, room, ">"), tone).add(" ")
     word = actual(queue)
     wanted = {"on": "on", "off": "off", "mixed": "mixed"}.get(queue.desired, "-")
     same = (wanted, word.text) in (("on", "ON"), ("off", "PARKED"))
