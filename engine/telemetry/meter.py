@@ -60,6 +60,8 @@ class Meter:
     A counter is given up when it gains more time than passed, when the mask says throttled sample after sample while it
     stands still, or when a text contradicts it; a text that agrees rehabilitates it. No time is counted twice: while an
     exact answer is waited for, a cause says None, and what the mask saw meanwhile counts only when the wait was in vain.
+    A cause that stands at zero in the text is left to the mask, so that nobody has to be asked often; what the mask missed
+    is added with the next text.
     """
 
     def __init__(self, cadence_s: float, *, per_ms: float = 1e6, wraps: int = 0) -> None:
@@ -69,11 +71,11 @@ class Meter:
         self._before: Reading | None = None
         self._last: dict[str, tuple[int, float]] = {}  # cause -> last counter value, when
         self._text: Text | None = None
-        self._text_last: dict[str, tuple[int, float]] = {}
+        self._text_last: dict[str, tuple[int, float]] = {}  # causes of which texts are the source: last value, when
         self._text_slowed = False
         self._checked: dict[str, tuple[int, float]] = {}  # cause -> the last text's value, when, even if it is old
-        self._since: dict[str, float] = {}  # cause -> what its counter told since then
-        self._owed: dict[str, float] = {}  # cause -> what a counter that a text proved wrong had left out
+        self._since: dict[str, float] = {}  # cause -> what counter or mask told since then
+        self._owed: dict[str, float] = {}  # cause -> what they had left out, as a text proved
         self._impossible: dict[str, int] = {}
         self._ignored: dict[str, int] = {}
         self._distrusted: set[str] = set()
@@ -91,9 +93,12 @@ class Meter:
     def wants_text(self) -> bool:
         """Whether texts are the best that there is for some cause, or would settle a doubt."""
         missing = [cause for cause in CAUSES if cause not in self._last]
-        if self._text is None:
+        if self._text is None or self.suspicious:
             return bool(missing) or self.suspicious
-        return any(self._text.counters.get(cause) is not None for cause in missing) or self.suspicious
+        mask = (self._before.mask if self._before else None) or 0
+        return any(
+            self._text.counters.get(cause) or mask & CAUSES[cause] for cause in missing if cause in self._checked
+        )
 
     def forget(self) -> None:
         """The driver was replaced: its counters are others from now on, and may be believed again."""
@@ -108,6 +113,7 @@ class Meter:
     def feed(self, reading: Reading) -> Held:
         before, self._before = self._before, reading
         gap_ms = (reading.mono - before.mono) * 1000 if before else 0.0
+        printed = reading.text is not self._text
         told, begun = self._take_text(reading)
         ms: dict[str, float | None] = {}
         sources: dict[str, str] = {}
@@ -121,7 +127,7 @@ class Meter:
                 if cause not in self._distrusted:
                     sources[cause] = "counter"
                     ms[cause] = told.get(cause) if first else gained
-                    self._since[cause] = self._since.get(cause, 0.0) + (ms[cause] or 0.0)
+                    self._note(cause, ms[cause], printed)
                     standing = bool(self._ignored.get(cause))
                     self._wait(cause, held, over=gained is not None and not standing)
                     continue
@@ -134,11 +140,18 @@ class Meter:
                 sources[cause] = "smi"
                 held = held * self._share(before, reading) if held is not None else None
             elif reading.mask is not None:
-                sources[cause] = "mask"
+                proven = reading.text is not None and self._checked.get(cause, (1, 0.0))[0] == 0
+                sources[cause] = "smi" if proven and not reading.mask & bit else "mask"
             waited = self._waiting.pop(cause, 0.0)
             ms[cause] = self._owed.pop(cause, held + waited if held is not None else None)
+            self._note(cause, ms[cause], printed)
         source = next((word for word in ("mask", "smi", "counter") if word in sources.values()), "none")
         return Held(ms=ms, source=source, brakes=self._brakes(reading.mask, ms, sources), reset=reset)
+
+    def _note(self, cause: str, ms: float | None, printed: bool) -> None:
+        """Remember what was told since the last text; the row of a text is about the time before it."""
+        if not printed and ms is not None:
+            self._since[cause] = self._since.get(cause, 0.0) + ms
 
     @staticmethod
     def _share(before: Reading | None, reading: Reading) -> float:
@@ -206,28 +219,30 @@ class Meter:
         told: dict[str, float | None] = {}
         begun: set[str] = set()
         for cause in CAUSES:
-            value = text.counters.get(cause)
+            value, last = text.counters.get(cause), self._text_last.pop(cause, None)
             if value is None:
-                self._text_last.pop(cause, None)
+                self._checked.pop(cause, None)
                 continue
-            if (last := self._text_last.get(cause)) is not None:
+            if last is not None:
                 gap_ms = (text.mono - last[1]) * 1000
                 slack_ms = TEXT_GRAIN_MS + (text.mono - text.began) * 1000
                 told[cause] = counter_delta_ms(last[0], value, gap_ms, per_ms=TEXT_PER_MS, grain_ms=slack_ms)
-            else:
-                begun.add(cause)
-            if (counter := reading.counters.get(cause)) is not None:
+            counter = reading.counters.get(cause)
+            if counter is not None:
                 self._judge(cause, counter / self._per_ms, value / TEXT_PER_MS, (reading.mono - text.began) * 1000)
-                if cause in self._distrusted and cause not in self._text_last:
+            silent = counter is None and cause not in self._last
+            if value > 0 and (silent or cause in self._distrusted):
+                if cause not in told:
                     begun.add(cause)
                     self._settle(cause, value, text.mono)
-            self._text_last[cause] = self._checked[cause] = (value, text.mono)
+                self._text_last[cause] = (value, text.mono)
+            self._checked[cause] = (value, text.mono)
             self._since[cause] = 0.0
         self._text_slowed = any((told.get(cause) or 0.0) >= 1.0 for cause in HARDWARE_CAUSES)
         return told, begun
 
     def _settle(self, cause: str, value: int, mono: float) -> None:
-        """A counter was wrong since the last text, at least: what the two texts have between them is owed."""
+        """What the two last texts have between them, and counter or mask did not tell, is owed."""
         if (last := self._checked.get(cause)) is not None:
             gained = counter_delta_ms(
                 last[0], value, (mono - last[1]) * 1000, per_ms=TEXT_PER_MS, grain_ms=TEXT_GRAIN_MS

@@ -105,14 +105,17 @@ def test_an_old_driver_lacks_some_counters(tmp_path: Path) -> None:
     assert line.source() == "mask"
 
 
-def test_an_old_driver_prints_what_it_does_not_count_by_number(tmp_path: Path) -> None:
-    """The text has all five; what it adds is exact over the gap between two texts."""
+@pytest.mark.parametrize(("base_s", "flags"), [(40.0, True), (0.0, True), (0.0, False)])
+def test_an_old_driver_prints_what_it_does_not_count_by_number(tmp_path: Path, base_s: float, flags: bool) -> None:
+    """The text has all five; what it adds is exact over the time between two texts, seldom while it stands at zero."""
     times = every()
-    line = Nvidia(tmp_path, Hardware(BUSY, base_s=40.0), "570.86.10", IDS_570, text=True).record(times)
-    check(line, BUSY, times[:-5])
+    bench = Nvidia(tmp_path, Hardware(BUSY, base_s), "570.86.10", IDS_570, text=True, flags=flags)
+    line = bench.record(times)
+    check(line, BUSY, times)
     assert line.source() == "smi"
-    told = [sample for sample in line.samples if sample.gpus[0].hw_thermal_ms is not None]
-    assert len(told) < len(times) / 4, "a spawn per text costs: not with every look"
+    assert isinstance(bench.probe._smi, smi.PromptSmi)
+    at = [0.0, *(run for run in bench.probe._smi.runs if run < 480.0)]
+    assert len(at) < (60 if base_s else 6), "a spawn per text costs: not with every look"
 
 
 @pytest.mark.parametrize("base_s", [0.0, 173.453251])

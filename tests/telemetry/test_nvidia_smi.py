@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.telemetry.meter import Meter, Reading, Text
 from engine.telemetry.probes import nvidia_smi
 from engine.telemetry.probes.nvidia import NvidiaProbe
 from engine.telemetry.probes.nvidia_smi import Smi, find, parse
@@ -193,46 +192,3 @@ def test_the_program_is_looked_for_in_its_places(tmp_path: Path, monkeypatch: py
     assert find(tmp_path) == f"{tmp_path}/usr/lib/wsl/lib/nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}/usr/lib/wsl/lib{os.pathsep}{os.environ['PATH']}")
     assert find(Path("/")) == f"{tmp_path}/usr/lib/wsl/lib/nvidia-smi"
-
-
-def texts(*values: tuple[float, int]) -> list[Text]:
-    return [Text(at, at, {"sw_thermal_ms": microseconds}, lasts_s=30.0) for at, microseconds in values]
-
-
-def test_from_the_text_on_it_counts_and_the_mask_until_then() -> None:
-    """Nothing twice and nothing lost where the mask hands over: the text was printed in the middle of a look's time."""
-    meter = Meter(2.0)
-    first, second = texts((3.0, 100_000_000), (13.0, 104_000_000))
-    told = [meter.feed(Reading(2.0 * n, 0x20, {}, None if n < 2 else first if n < 7 else second)) for n in range(9)]
-    assert [held.ms["sw_thermal_ms"] for held in told] == [
-        None, 2_000.0, 1_000.0, None, None, None, None, 4_000.0, None,
-    ]  # fmt: skip
-
-
-def test_a_text_that_stops_coming_leaves_it_to_the_mask() -> None:
-    """What the mask saw while the next text was waited for counts then, and nothing twice."""
-    first, second = texts((0.0, 5_000_000), (10.0, 9_000_000))
-    meter, told = Meter(2.0), []
-    for n in range(30):
-        at = 2.0 * n
-        text = first if at < 10 else second
-        told.append(meter.feed(Reading(at, 0x20, {}, text)))
-    assert [held.ms["sw_thermal_ms"] for held in told[:6]] == [None, None, None, None, None, 4_000.0]
-    assert {held.source for held in told[1:20]} == {"mask"}, "the other causes have no text: sampled"
-    assert told[20].ms["sw_thermal_ms"] is None
-    assert told[21].ms["sw_thermal_ms"] == 32_000.0, "the text is too old now: sixteen looks by the mask"
-    assert told[22].ms["sw_thermal_ms"] == 2_000.0
-    back = meter.feed(Reading(60.0, 0, {}, Text(60.0, 60.0, {"sw_thermal_ms": 50_000_000}, 30.0)))
-    assert back.ms["sw_thermal_ms"] == 0.0, "when it comes back it counts from then on"
-
-
-def test_brakes_of_a_text_are_not_counted_with_every_text() -> None:
-    meter = Meter(2.0)
-    brakes = []
-    for n in range(20):
-        at = 2.0 * n
-        printed = 10.0 * (at // 10)
-        text = Text(printed, printed, {"hw_thermal_ms": int(max(0.0, min(at // 10, 2.0)) * 3_000_000)}, 30.0)
-        text = text if not brakes or text != meter._text else meter._text  # the same text until a newer one
-        brakes.append(meter.feed(Reading(at, 0, {}, text)).brakes)
-    assert sum(filter(None, brakes)) == 1
