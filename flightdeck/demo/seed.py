@@ -53,9 +53,8 @@ def seed(db: Db, profiles: Iterable[BoxProfile] = PROFILES) -> None:
 
 # What a past hour was throttled less than the last one, by hour and box, so that a day looks like a day.
 _CALMER = "abs(sin(k * 0.7 + length(box)))"
-_THROTTLING = frozenset(
-    {"power_ms", "thermal_ms", "sw_power_ms", "sw_thermal_ms", "hw_thermal_ms", "hw_brake_ms", "gpu_hw_brake_ms"}
-)
+_THROTTLING = frozenset({"power_ms", "thermal_ms", "sw_power_ms", "sw_thermal_ms", "hw_thermal_ms"})
+_BRAKES = frozenset({"brakes", "hw_brake_ms", "gpu_hw_brake_ms"})
 
 
 def seed_day(db: Db) -> None:
@@ -68,7 +67,7 @@ def seed_day(db: Db) -> None:
         values = [
             "at - make_interval(hours => k)" if column == "at"
             else f"{column} * {_CALMER}" if column in _THROTTLING
-            else f"case when {_CALMER} > 0.7 or {column} is null then {column} else 0 end" if column == "brakes"
+            else f"case when {_CALMER} > 0.95 or {column} is null then {column} else 0 end" if column in _BRAKES
             else column
             for column in columns
         ]  # fmt: skip
@@ -76,7 +75,7 @@ def seed_day(db: Db) -> None:
             f"insert into {table} ({', '.join(columns)}) select {', '.join(values)} from {table}, generate_series(1, 23) k "
             "where box {any[boxes]} and tier = 'minute' and at > {before[hour]} on conflict do nothing",
             boxes=boxes,
-            hour=3600.0,
+            hour=3660.0,
         )
 
 
