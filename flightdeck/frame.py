@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from flightdeck.app import FlightDeckApp
     from flightdeck.reader import Canned, Key
+
+
+SETTLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -136,9 +140,13 @@ def render_frames(
 
 
 async def settle(app: FlightDeckApp, pilot: Pilot[int]) -> None:
-    """Wait until the screen on top has been built and laid out; on a loaded machine a key is answered long before."""
+    """Wait until the screen on top has been built and laid out; on a loaded machine a key is answered long before.
+
+    Raises TimeoutError where that never comes: something lays itself out again and again.
+    """
     from textual.widget import Widget
 
+    deadline = time.monotonic() + SETTLE_S
     while True:
         await pilot.pause()
         if app._exit:
@@ -146,9 +154,11 @@ async def settle(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         top = app.screen
         fleet = app.fleet_screen()
         built = fleet is not None and fleet.ready and top.is_running and top.is_mounted
-        waiting = any(widget._layout_required for widget in top.walk_children(Widget, with_self=True))
+        waiting = [widget for widget in top.walk_children(Widget, with_self=True) if widget._layout_required]
         if built and not waiting and top._compositor.size == app.size and top is app.screen:
             return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{top} does not settle: built {built}, {waiting} want a layout, {app.size}")
 
 
 def screen_styles(app: FlightDeckApp) -> frozenset[Style]:
