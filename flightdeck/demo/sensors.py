@@ -12,6 +12,7 @@ from engine.telemetry import throttle
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuFacts, GpuSample
 from flightdeck.demo.boxes import BoxProfile, GpuProfile
 from flightdeck.demo.jobs import EFFECTS
+from flightdeck.demo.named import named
 from flightdeck.demo.physics import BoxModel, BoxReading, GpuReading, Load
 
 HOUR_S = 3600.0
@@ -97,7 +98,7 @@ def sample(profile: BoxProfile, reading: BoxReading, at: datetime) -> BoxSample:
         "zones": {profile.zone: round(zone_c, 1), "nvme": round(reading.air_c + 14.0, 1)},
         "absent": absent,
         "gpu_absent": gpu_absent,
-    }
+    } | named(profile, reading)
     return BoxSample(
         box=profile.name,
         at=at,
@@ -122,7 +123,7 @@ def sample(profile: BoxProfile, reading: BoxReading, at: datetime) -> BoxSample:
         power_ms=throttle.worst(throttle.power_ms(ms) for ms in held),
         thermal_ms=throttle.worst(throttle.thermal_ms(ms) for ms in held),
         brakes=sum(g.brakes for g in gpus if g.brakes is not None) if any(g.brakes is not None for g in gpus) else None,
-        sensors={name: part for name, part in sensors.items() if part},
+        sensors={name: part for name, part in sensors.items() if part or name == "processes"},
         gpus=gpus,
     )
 

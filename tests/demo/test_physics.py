@@ -88,3 +88,16 @@ def test_a_source_catches_up_after_a_pause() -> None:
     seconds[0] = 120.0
     after = source.sample(2.0).gpus[0].temp_c or 0
     assert after > before + 20, "two minutes of load passed while nobody looked"
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
+def test_a_simulated_box_names_what_a_real_one_does(profile: BoxProfile) -> None:
+    """And all of it fits into a notification. Whose the memory is, only one vendor's driver tells."""
+    source, sample = SimulatedSource(profile, lambda: full(profile)), None
+    for _ in range(3):
+        sample = source.sample(60.0)
+    assert sample is not None and sample.sensors is not None
+    assert {"zones", "net", "disks", "mounts", "pressure", "gpus"} <= sample.sensors.keys()
+    assert ("processes" in sample.sensors) == any(gpu.vendor == "nvidia" for gpu in profile.gpus)
+    assert ("fans" in sample.sensors) != ("fan_max_rpm" in sample.sensors["absent"])
+    assert '"sensors":' in sample.payload()
