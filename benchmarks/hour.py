@@ -58,6 +58,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
             steps.append((minute * 60, "minute"))
     for begin, tier in steps:
         minute_row = tier == "minute"
+        past = "where {base}::timestamptz + make_interval(secs => s) <= now()"
         span = f"generate_series({begin}, {begin + (0 if minute_row else 58)}, {CADENCE_S}) s"
         where = f"{{base}}::timestamptz + make_interval(secs => s) as at, '{tier}' as tier"
         cards = f"cross join generate_series(0, {gpus - 1}) g" if minute_row or begin >= -180 else ""
@@ -72,7 +73,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
                 f"select 'box' || lpad(b::text, 3, '0'), {where}, g, 'GPU-' || b || '-' || g, 90 + random() * 10, 60000, "
                 "81920, 60 + random() * 20, 70, 500 + random() * 200, 600, 700, 1500 + random() * 400, 5, 16, 0, 4, "
                 f"'counter', random() * 900, 0, random() * 90, 0, 0{more[1]} from {span} "
-                f"cross join generate_series(1, {boxes}) b {cards}",
+                f"cross join generate_series(1, {boxes}) b {cards} {past}",
                 base=base,
             )
         ranged = (", " + ", ".join(box_ends), ", " + ", ".join("40 + random() * 40" for _ in box_ends))
@@ -83,7 +84,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
             f"disk_used_pct, cpu_throttle_ms, throttle_index, power_ms, thermal_ms, brakes{more[0]}) "
             f"select 'box' || lpad(b::text, 3, '0'), {where}, random() * 100, 99, 40, 3100, 70 + random() * 9, 60000, 512000, "
             f"0, 72, 'acpitz', 1e6, 1e6, 1e5, 1e5, 40, 0, 30, random() * 900, random() * 90, 0{more[1]} from {span} "
-            f"cross join generate_series(1, {boxes}) b",
+            f"cross join generate_series(1, {boxes}) b {past}",
             base=base,
             **({} if minute_row else {"sensors": '{"zones": {"acpitz": 61.5, "nvme": 48.9}}'}),
         )

@@ -228,8 +228,11 @@ class _Session:
         self._clock_offset = self._db.now() - datetime.now().astimezone()
         past: dict[str, list[BoxSample]] | None = None
         missed: list[BoxSample] = []
+        many = self._db.value("select count(*) from boxes") > MANY
+        if many and not self._intake.last:
+            self._emit(samples=tuple(self._intake.rows(history.latest(self._db).values())), view=self._view())
         if lost_since is None or hole > HOLE_S or not self._intake.last:
-            past = self._history()
+            past = self._in_parts(self._history())
         else:
             missed = self._since()
         if lost_since is not None:
@@ -306,7 +309,7 @@ class _Session:
             of, self._past_due, self._past_of = self._past_of, None, set()
             of = None if of is None else of | self._intake.backfilled
             self._intake.backfilled.clear()
-            past = self._history(None if of is None else sorted(of))
+            past = self._in_parts(self._history(None if of is None else sorted(of)))
         elif self._intake.backfilled:
             past = self._history(sorted(self._intake.backfilled))
             self._intake.backfilled.clear()
@@ -344,6 +347,13 @@ class _Session:
         if boxes is None:
             self._mark_at = self._now() - timedelta(seconds=5)
         return hour
+
+    def _in_parts(self, past: dict[str, list[BoxSample]]) -> dict[str, list[BoxSample]]:
+        """Send the past of many boxes a few at a time, so that whoever draws can do something else in between; the rest."""
+        names = list(past)
+        for first in range(0, len(names) - MANY, MANY):
+            self._emit(history={name: past.pop(name) for name in names[first : first + MANY]})
+        return past
 
     def _since(self) -> list[BoxSample]:
         """The rows written since the last look; a little is read twice, the intake lets it through once."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from engine.store import Db
 from engine.store.db import Row
-from engine.telemetry.rows import assemble
+from engine.telemetry.rows import Key, assemble
 from engine.telemetry.sample import BOX_FOLDED, BOX_RANGED, GPU_RANGED, BoxSample, GpuSample
 from engine.telemetry.throttle import total, worst
 from engine.telemetry.together import ADDED_UP, unfold
@@ -92,16 +92,10 @@ def _together(db: Db, box_rows: list[Row], start: datetime, tails: Mapping[str, 
     for tier in ("detail", "minute"):  # a minute is the newest where a recorder ended with it
         of = {box: at for box, (last, at) in newest.items() if last == tier}
         whole += _tails(db, "flight_recorder_gpu", _of_tail(_GPU_OVERVIEW), of, tier)
-    samples = []
-    for sample in assemble(box_rows, whole):
-        together = cards.get((sample.box, sample.tier, sample.at))
-        samples.append(replace(sample, gpus=together) if together and not sample.gpus else sample)
-    return samples
+    return assemble(box_rows, whole, cards)
 
 
-def _added_up(
-    db: Db, start: datetime, tails: Mapping[str, datetime], of: int
-) -> dict[tuple[str, str, datetime], tuple[GpuSample, ...]]:
+def _added_up(db: Db, start: datetime, tails: Mapping[str, datetime], of: int) -> dict[Key, tuple[GpuSample, ...]]:
     """The cards of boxes added up here, by box, tier and time. ``of`` how many boxes there are."""
     if not tails:
         return {}

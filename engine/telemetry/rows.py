@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from engine.store.db import Row
 from engine.telemetry.sample import BOX_METRICS, GPU_METRICS, BoxSample, GpuSample
 
+Key = tuple[str, str, datetime]  # box, tier, time
 
-def assemble(box_rows: Sequence[Row], gpu_rows: Sequence[Row]) -> list[BoxSample]:
-    """Rows of the two tables as samples, oldest first, their GPUs by index."""
-    cards: dict[tuple[str, str, datetime], list[GpuSample]] = {}
+
+def assemble(
+    box_rows: Sequence[Row], gpu_rows: Sequence[Row], together: Mapping[Key, tuple[GpuSample, ...]] | None = None
+) -> list[BoxSample]:
+    """Rows of the two tables as samples, oldest first, their GPUs by index.
+
+    ``together``: what stands for all GPUs of a row that has none among ``gpu_rows``.
+    """
+    instead = together or {}
+    cards: dict[Key, list[GpuSample]] = {}
     if gpu_rows:
         names, lows, highs = _columns(gpu_rows[0], GPU_METRICS)
         for row in gpu_rows:
@@ -30,7 +38,8 @@ def assemble(box_rows: Sequence[Row], gpu_rows: Sequence[Row]) -> list[BoxSample
         box = {name: row[name] for name in names}
         if row["tier"] == "minute":
             box["low"], box["high"] = _ends(row, lows), _ends(row, highs)
-        gpus = tuple(cards.get((row["box"], row["tier"], row["at"]), ()))
+        key = row["box"], row["tier"], row["at"]
+        gpus = tuple(cards[key]) if key in cards else instead.get(key, ())
         samples.append(BoxSample(row["box"], row["at"], row["tier"], gpus=gpus, **box))
     samples.sort(key=lambda sample: sample.at)
     return samples

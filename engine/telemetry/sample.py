@@ -271,7 +271,12 @@ def _values(data: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     found = {}
     for name, value in data.items():
         if name in names:
-            if type(value) is float and name in _REALS and -1e18 < value < 1e18:
+            kind = type(value)
+            if kind is float and name in _REALS and -1e18 < value < 1e18:
+                found[name] = value
+            elif kind is int and name in _INTEGERS and -_BIGGEST < value < _BIGGEST:
+                found[name] = value
+            elif kind is str and name in _TEXTS and len(value) <= _TEXT_LIMIT and "\0" not in value:
                 found[name] = value
             else:
                 found[name] = clean(name, value)
