@@ -211,7 +211,7 @@ class Stuck:
 
 def record_until(store: Store, monkeypatch: pytest.MonkeyPatch, done: Callable[[], Any]) -> Any:
     """A recorder on a quick clock, until ``done``."""
-    monkeypatch.setattr("engine.telemetry.recorder.SHARES_S", 0.05)
+    monkeypatch.setattr("engine.telemetry.derived.SHARES_S", 0.05)
     monkeypatch.setattr("engine.telemetry.slow.HOLD", timedelta(seconds=0.3))
     stop = threading.Event()
     recorder = BoxRecorder(store, Stuck(), "spark", 0.02)
