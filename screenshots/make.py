@@ -1,8 +1,8 @@
 """Pictures of the deck, drawn from a recording: what the README shows.
 
 ``python -m screenshots.make [--only NAME]`` plays ``demo.jsonl.gz`` to its end and writes SVG here, and PNG when a Chromium
-is installed (simpler renderers ignore the text widths and misplace every column). ``--record 150`` first records a fresh
-demo for so many seconds: lanes are parked and drained meanwhile, a process dies, a card gets too hot.
+is installed (simpler renderers ignore the text widths and misplace every column). ``--record 60`` first records a fresh
+demo for so many seconds, once it is warm: lanes are parked and drained meanwhile, a process dies, a card gets too hot.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from flightdeck.recording import Recording, Writer
 from flightdeck.replay import BASE
 
 HERE = Path(__file__).resolve().parent
+WARM_S = 400.0  # so long the demo runs before it is recorded: jobs have ended, the GPUs are hot
 RECORDING = HERE / "demo.jsonl.gz"
 FONT = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -89,7 +90,7 @@ def record(path: Path, seconds: float) -> None:
             raise SystemExit(f"the demo did not start: {line or 'it said nothing'}")
         url = line.split()[1]
         engine.configure(db_url=url)
-        time.sleep(45.0)  # jobs run, the GPUs are warm
+        time.sleep(WARM_S)
         writer = Writer(path, "demo", overwrite=True)
         thread = threading.Thread(target=give_orders, args=(seconds,), daemon=True)
         thread.start()
