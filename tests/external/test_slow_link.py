@@ -69,11 +69,9 @@ def test_keys_are_answered_within_a_second_of_the_link_s_return(
         deck.keys("f")
         eventually(lambda: "FROZEN" in deck.screen(), 30.0)
         took = time.time() - returned
-        clocks = re.findall(rb"(\d\d):(\d\d):(\d\d)", deck.sent[sent:])
-        print(
-            f"\nanswers={answers}: key answered after {took:.2f} s, {len(deck.sent) - sent} bytes, clocks {clocks[:4]}"
-        )
-        assert took < 1.0
+        played = len(deck.sent) - sent
+        print(f"\nanswers={answers}: the key is answered after {took:.2f} s and {played} bytes")
+        assert took < 1.0 + (0.0 if answers else played / RATE)
         deck.rate = None
         deck.keys("q")
         assert deck.wait_gone() == 0
