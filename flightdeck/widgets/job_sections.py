@@ -145,12 +145,10 @@ def waits(found: JobDetail, width: int) -> list[Line]:
     """Why a queued job does not run yet."""
     lines = [line for reason in found.waits for line in wrapped(f"- {reason}", width, "warn", 2)]
     if found.ahead is not None:
-        many = f"{found.ahead:,}{'+' if found.ahead_capped else ''}"
-        text = (
-            "nothing goes before it: the next free slot takes it"
-            if not found.ahead
-            else f"- {many} jobs of its queue go before it"
-        )
+        of = "its queue and model" if found.job.model else "its queue"
+        text = f"- nothing of {of} goes before it"
+        if found.ahead:
+            text = f"- {found.ahead:,}{'+' if found.ahead_capped else ''} jobs of {of} go before it"
         lines.append(Row(width).add(f"  {text}", "text").done())
     return lines or [Row(width).add("  for a free slot", "text").done()]
 

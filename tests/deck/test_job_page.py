@@ -90,9 +90,11 @@ def test_why_it_waits_and_how_many_go_before_it() -> None:
     )
     assert text(draw.waits(found, 100)).split("\n") == [
         "  - no lane serves queue gpu of this project",
-        "  - 1,000+ jobs of its queue go before it",
+        "  - 1,000+ jobs of its queue and model go before it",
     ]
-    assert "the next free slot takes it" in text(draw.waits(detail(row={"status": "queued"}, ahead={"n": 0}), 100))
+    assert "- nothing of its queue and model goes before it" in text(
+        draw.waits(detail(row={"status": "queued"}, ahead={"n": 0}), 100)
+    )
 
 
 def test_long_lines_are_wrapped_and_very_long_ones_cut() -> None:
