@@ -149,51 +149,41 @@ def jobs(
     begin, end = _aware(since) or start, _aware(until) or now
     boxes = [box] if box is not None else [row["box"] for row in db.all("select box from boxes order by box")]
     each = max(JOBS, JOBS_READ // max(1, len(boxes)))
-    attempts = _attempts(db, boxes, max(start, begin), each)
-    ran = {
-        row["job_id"]: row
-        for row in attempts
-        if row["created_at"] - timedelta(seconds=row["elapsed_s"]) <= end and row["created_at"] >= begin
-    }
-    rows = db.all(
-        "select job_id, max(power_ms) as p, max(thermal_ms) as t, max(brake_ms) as b, max(temp_max_c) as temp_max_c, "
-        "max(power_max_w) as power_max_w, min(sm_mean_mhz) as sm_mean_mhz, max(gpu_index) as gpu_index "
-        "from job_hardware where job_id {any[ids]} and (power_ms >= 100 or thermal_ms >= 100 or brake_ms >= 100) "
-        "group by job_id",
-        ids=list(ran),
-    )
-    held = rows
+    held = [
+        row
+        for row in _held(db, boxes, max(start, begin), each)
+        if row["created_at"] - timedelta(seconds=row["elapsed_s"]) <= end
+    ]
     if cause in ("P", "T", "B"):
         held = [row for row in held if (row[cause.lower()] or 0.0) >= 100.0]
         held.sort(key=lambda row: -(row[cause.lower()] or 0.0))
     else:
         held.sort(key=lambda row: (-max(row["t"] or 0.0, row["b"] or 0.0), -(row["p"] or 0.0)))
     held = held[:JOBS]
-    names = _names(db, [(ran[row["job_id"]]["family"], row["job_id"]) for row in held])
-    return [_job(row, ran[row["job_id"]], names.get(row["job_id"], "")) for row in held]
+    names = _names(db, [(row["family"], row["job_id"]) for row in held])
+    return [_job(row, names.get(row["job_id"], "")) for row in held]
 
 
-def _attempts(db: Db, boxes: Sequence[str], start: datetime, each: int) -> list[Row]:
-    """The newest ``each`` long attempts of every box, by an index range each."""
-    found: list[Row] = []
-    columns = "family, job_id, box, queue, project, elapsed_s, created_at"
-    where = "elapsed_s >= 9 and created_at >= {start} and event_type in ('completed', 'failed', 'cancelled')"
+_ATTEMPT = "family, job_id, box, queue, project, elapsed_s, created_at"
+_ENDED = "elapsed_s >= 9 and created_at >= {start} and event_type in ('completed', 'failed', 'cancelled')"
+
+
+def _held(db: Db, boxes: Sequence[str], start: datetime, each: int) -> list[Row]:
+    """Of the newest ``each`` long attempts of every box (an index range each) those that were held back."""
+    newest = (
+        f"select {_ATTEMPT} from job_events where box = {{of}} and {_ENDED} order by created_at desc limit {{each}}"
+    )
+    share = (
+        f"select {', '.join(f'e.{column}' for column in _ATTEMPT.split(', '))}, max(h.power_ms) as p, max(h.thermal_ms) as t, "
+        "max(h.brake_ms) as b, max(h.temp_max_c) as temp_max_c, max(h.power_max_w) as power_max_w, "
+        "min(h.sm_mean_mhz) as sm_mean_mhz, max(h.gpu_index) as gpu_index from ({attempts}) e "
+        "join job_hardware h on h.job_id = e.job_id "
+        "where h.power_ms >= 100 or h.thermal_ms >= 100 or h.brake_ms >= 100 group by 1, 2, 3, 4, 5, 6, 7"
+    )
     if db.kind == "postgresql":
-        return db.all(
-            "select e.* from unnest({boxes}::text[]) b(name) cross join lateral "
-            f"(select {columns} from job_events where box = b.name and {where} order by created_at desc limit {{each}}) e",
-            boxes=list(boxes),
-            start=start,
-            each=each,
-        )
-    for box in boxes:
-        found += db.all(
-            f"select {columns} from job_events where box = {{box}} and {where} order by created_at desc limit {{each}}",
-            box=box,
-            start=start,
-            each=each,
-        )
-    return found
+        source = f"select x.* from unnest({{boxes}}::text[]) b(name) cross join lateral ({newest.replace('{of}', 'b.name')}) x"
+        return db.all(share.replace("{attempts}", source), boxes=list(boxes), start=start, each=each)
+    return [row for box in boxes for row in db.all(share.replace("{attempts}", newest), of=box, start=start, each=each)]
 
 
 def _names(db: Db, wanted: Sequence[tuple[str, int]]) -> dict[int, str]:
@@ -206,18 +196,18 @@ def _names(db: Db, wanted: Sequence[tuple[str, int]]) -> dict[int, str]:
     return found
 
 
-def _job(row: Row, attempt: Row, name: str) -> dict[str, Any]:
+def _job(row: Row, name: str) -> dict[str, Any]:
     seconds = {letter: None if (ms := row[letter.lower()]) is None else round(ms / 1000.0, 3) for letter in "PTB"}
-    run_s = float(attempt["elapsed_s"])
+    run_s = float(row["elapsed_s"])
     return {
         "job_id": str(row["job_id"]),
-        "family": attempt["family"],
+        "family": row["family"],
         "name": name,
-        "project": attempt["project"],
-        "queue": attempt["queue"],
-        "box": attempt["box"],
-        "started_at": (attempt["created_at"] - timedelta(seconds=run_s)).astimezone(UTC).isoformat(),
-        "finished_at": attempt["created_at"].astimezone(UTC).isoformat(),
+        "project": row["project"],
+        "queue": row["queue"],
+        "box": row["box"],
+        "started_at": (row["created_at"] - timedelta(seconds=run_s)).astimezone(UTC).isoformat(),
+        "finished_at": row["created_at"].astimezone(UTC).isoformat(),
         "run_s": round(run_s, 1),
         "gpu_index": row["gpu_index"],
         "seconds": seconds,
