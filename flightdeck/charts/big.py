@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from flightdeck.charts.cells import Level, levels
 from flightdeck.model.slots import Columns, Pair
@@ -24,6 +23,7 @@ Line = list[Span]
 
 LABEL_CELLS = 6  # of the value axis, without the axis itself
 MARGIN = LABEL_CELLS + 1
+KEPT = 96  # drawn charts in a cache
 TICKS = 5  # steps of the value axis at most
 TICK_ROWS = 2  # between two labels of the value axis there are at least so many rows
 
@@ -80,6 +80,8 @@ class ChartCache:
         kept = self.kept.get(name)
         if kept is None or kept[0] != mark or not _looks_like(found, kept[1]):
             self.drawn += 1
+            if len(self.kept) >= KEPT:
+                self.kept.clear()  # other boxes, other sizes
             kept = self.kept[name] = (mark, found, draw())
         return kept[2]
 
@@ -164,7 +166,7 @@ def plotted(
     plt.yticks(rows_at, [text[:LABEL_CELLS].rjust(LABEL_CELLS) for _, text in labels])
     plt.xticks([cell * right / max(1, inner - 1) for cell, _ in ticks], [text for _, text in ticks])
     text = plt.uncolorize(plt.build())
-    plain = text.translate(_ASCII_FRAME if marker == "ascii" else _BRAILLE_FRAME)
+    plain = text.translate(_BRAILLE_FRAME if marker == "braille" else _ASCII_FRAME)
     rows = [row[:width].ljust(width) for row in plain.split("\n")][: canvas + (2 if ticks else 0)]
     if ticks:
         rows[-1] = _labelled([cell for cell, _ in ticks], [text for _, text in ticks], width)
@@ -272,7 +274,7 @@ def _inked(
 ) -> list[Line]:
     """The drawn rows as spans, with what lies over and under the line: limits, cursor, end mark."""
     across, up = MARKERS[marker]
-    plain = marker == "ascii"
+    plain = marker != "braille"
     width = len(rows[0]) if rows else 0
     grid = [list(row) for row in rows]
     style = [[("faint" if x < MARGIN or y >= canvas else chart.tone) for x in range(width)] for y in range(len(rows))]
@@ -317,10 +319,3 @@ def _spans(row: list[str], tones: list[str]) -> Line:
             line.append(("".join(row[start:x]), tones[start]))
             start = x
     return line
-
-
-def warm() -> Any:
-    """Import plotext beforehand, on any thread."""
-    import plotext
-
-    return plotext

@@ -228,6 +228,13 @@ class Card:
             out.append("B" if braked else grave[0] if grave else "." if any(sums.values()) else " ")
         return "".join(out)
 
+    def causes(self, column: int, line: Timeline) -> str:
+        """The letters of all causes in one column of the axis."""
+        slots = _slots(line.first + column, line)
+        braked = any(self.brakes.get(slot) for slot in slots)
+        held = {cause: sum(values.get(slot, 0.0) for slot in slots) for cause, values in self.held.items()}
+        return "".join(cause for cause in "PTBS" if held.get(cause, 0.0) >= HIDDEN_MS or (cause == "B" and braked))
+
     def totals(self, line: Timeline) -> tuple[dict[str, float], int]:
         """Milliseconds per letter over the axis, and brakes. Causes overlap and are never added up."""
         span = range(line.first * line.slots, (line.last + 1) * line.slots)

@@ -160,8 +160,9 @@ def draw(
         ended=ended,
         note=wanted.note,
     )
-    marker = "ascii" if scene.glyphs.ascii else "braille"
-    return big_chart(chart, width, height, marker, view.cache, (box.raw, view.gpu, metric.key, width, height))
+    return big_chart(
+        chart, width, height, scene.glyphs.charts, view.cache, (box.raw, view.gpu, metric.key, width, height)
+    )
 
 
 def show(metric: Metric, value: float | None) -> str:

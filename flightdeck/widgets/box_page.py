@@ -154,8 +154,14 @@ def _gpu_block(
     shutdown = view.facts.shutdown_c.get(view.gpu)
     absent = view.sensors.gpu_absent.get(chosen.gpu_index, {})
     old = units.ago(scene.deck.sample_age(box)) if scene.deck.box_state(box) == "down" else ""
-    gpu = gpu_tabs.Gpu(chosen, device, absent, view.card(), shutdown, before, old, memory, slow_of(sample, chosen))
-    now = scene.end()
+    gpu = gpu_tabs.Gpu(
+        chosen, device, absent, view.card(), shutdown, before, old, box_mem=memory, slow=slow_of(sample, chosen)
+    )
+    now, at = scene.end(), scene.at()
+    if at is not None:
+        used = scene.deck.past(box, line.span_s).at("mem", at, line.column_s)
+        gpu = gpu_tabs.at_instant(gpu, line, at, (used[1] if used else None, memory[1]))
+        chosen = gpu.now
     page.lines.append(_inset(gpu_tabs.name_line(gpu, now, inner)))
     if chosen.state == "ok":
         rows = 1 if width >= 200 else 2
@@ -321,7 +327,7 @@ def _crossed(line: Line, x: int, g: Glyphs) -> Line:
         size = cell_len(text)
         if at <= x < at + size and size == len(text):
             here = text[x - at]
-            mark: Span = ("|" if g.ascii else "⡇", "focus") if here == " " else (here, "focus+r")
+            mark: Span = ("⡇" if g.charts == "braille" else "|", "focus") if here == " " else (here, "focus+r")
             out += [(text[: x - at], style), mark, (text[x - at + 1 :], style)]
         else:
             out.append((text, style))

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.cells import cell_len
 
 from engine.telemetry import throttle
+from engine.telemetry.sample import GpuSample
 from engine.telemetry.slow import WORDS, Slow
 from flightdeck.model import units
-from flightdeck.model.box_detail import Card
+from flightdeck.model.box_detail import SERIES, Card
 from flightdeck.model.fleet import Device
 from flightdeck.model.text import clean
 from flightdeck.model.timeline import Timeline
 from flightdeck.widgets.lines import Line, Row, Span
 from flightdeck.widgets.meter import gpu_limits, heat
 from flightdeck.widgets.throttle_strip import NAMES, TONES
-
-if TYPE_CHECKING:
-    from engine.telemetry.sample import GpuSample
 
 STATE_WORDS = {"lost": "LOST", "error": "ERROR", "asleep": "asleep"}
 STATE_TONES = {"lost": "bad+b", "error": "bad+b", "asleep": "info"}
@@ -39,9 +37,10 @@ class Gpu:
     card: Card | None = None
     shutdown_c: float | None = None
     before: tuple[GpuSample, datetime] | None = None
-    old: str = ""  # how old all of this is, when nothing new comes
+    old: str = ""  # how old all of this is when nothing new comes, or the instant that is looked at
     box_mem: tuple[float | None, float | None] = (None, None)  # used and total of the box, which unified cards share
     slow: Slow | None = None  # it is slow without a reason
+    then: str | None = None  # the letters of the instant that is looked at
 
 
 @dataclass
@@ -137,8 +136,8 @@ def held_line(gpu: Gpu, line: Timeline, width: int) -> Line:
     """What holds it back now, in letters and words; seconds per cause over the window; where they come from."""
     g, card = gpu.now, gpu.card
     row = Row(width).add("throttle ", "dim")
-    letters = throttle.letters(g.throttle_mask)
-    if g.throttle_mask is None and g.throttle_source in (None, "none"):
+    letters = throttle.letters(g.throttle_mask) if gpu.then is None else gpu.then
+    if gpu.then is None and g.throttle_mask is None and g.throttle_source in (None, "none"):
         why = gpu.absent.get("throttle_mask") or ("" if g.state == "ok" else STATE_WORDS.get(g.state, ""))
         return row.add("n/a  ", "dim").add(why or "no counters, no mask here", "faint").done()
     if gpu.slow is not None:
@@ -147,6 +146,8 @@ def held_line(gpu: Gpu, line: Timeline, width: int) -> Line:
     for letter in letters:
         row.add(letter, TONES.get(letter, "warn"))
     said = [word for word in throttle.names(g.throttle_mask) if word != "idle"]
+    if gpu.then is not None:
+        said = [NAMES[letter] for letter in letters]
     none = "none then  " if gpu.old else "none now  "
     row.add(f" {', '.join(said)}  " if said else none, "text" if said else "faint")
     if card is not None:
@@ -161,6 +162,24 @@ def held_line(gpu: Gpu, line: Timeline, width: int) -> Line:
     if g.throttle_source in source:
         row.right((f"  {source[g.throttle_source]}", "faint"))
     return row.done()
+
+
+def at_instant(gpu: Gpu, line: Timeline, at: datetime, box_mem: tuple[float | None, float | None]) -> Gpu:
+    """The same GPU as it was at an instant of the axis: the highest readings of that column; what has no past is n/a."""
+    column, card = line.column(at), gpu.card
+    if card is None or not 0 <= column < line.count:
+        return gpu
+    high: dict[str, Any] = {}
+    for name in SERIES:
+        pair = card.columns(name, line)[column]
+        high[name] = None if pair is None else pair[1]
+    now = gpu.now
+    found = GpuSample(now.gpu_index, now.gpu_uuid, throttle_source=now.throttle_source, **high)
+    absent = dict.fromkeys(("ecc_uncorrected", "xid", *SERIES), "not known of then") | dict(gpu.absent)
+    return replace(
+        gpu, now=found, old=at.astimezone().strftime("at %H:%M:%S"), then=card.causes(column, line), absent=absent,
+        before=None, box_mem=box_mem, slow=None,
+    )  # fmt: skip
 
 
 def packed(parts: Sequence[Sequence[Span]], width: int, rows: int, gap: int = 3) -> list[Line]:

@@ -27,7 +27,7 @@ from flightdeck.screens.box import BoxScreen
 from flightdeck.widgets.box_charts import BoxView
 from flightdeck.widgets.box_page import box_page
 from flightdeck.widgets.job_lanes import job_lines
-from flightdeck.widgets.lines import ASCII, UNICODE, Line, plain
+from flightdeck.widgets.lines import ASCII, BLOCKS, UNICODE, Line, plain
 from flightdeck.widgets.scene import Cursor, Scene
 from tests.deck.box_data import JOBS, SENSORS, answers, attempt
 from tests.deck.fleet_data import (
@@ -129,6 +129,14 @@ def test_ascii_is_ascii_and_all_chrome_is_narrow() -> None:
     scene, box, view = still(three_boxes(), "spark")
     for row in rows(box_page(scene, box, view, 210, 46).lines):
         assert all(unicodedata.east_asian_width(char) in ("N", "Na") for char in row), row
+
+
+def test_a_terminal_without_braille_gets_blocks() -> None:
+    scene, box, view = still(three_boxes(), "spark")
+    scene.glyphs = BLOCKS
+    scene.window = Window(3600, 600.0)
+    text = drawn_page((scene, box, view))
+    assert "\u2584" in text and not any("\u2801" <= char <= "\u28ff" for char in text)
 
 
 def test_hostile_texts_are_shown_as_typed_and_do_nothing() -> None:
@@ -256,6 +264,10 @@ def test_looking_back_says_the_value_of_every_chart_at_that_instant() -> None:
     assert min(values) - 1 <= low <= high <= max(values) + 1
     crossed = [line for line, _ in zip(text.split("\n"), range(46), strict=True) if "\u2847" in line[MARGIN:79]]
     assert len(crossed) > 20  # over charts, strip and jobs
+    figures = re.search(
+        r"as it was at 13:53:22.*?power (\d+)/131 W.*?mem unified \d+\.\d/121 G.*?throttle ([PTB]*)", text, re.S
+    )
+    assert figures and int(figures[1]) == round(high) and figures[2]
 
 
 # -- the cases
