@@ -12,12 +12,12 @@ from typing import Any
 
 from engine.errors import BadInput
 from engine.snapshot import jsonable
-from engine.store import open_store
 from engine.store.migrate import check_schema
 from engine.telemetry import history
 from engine.telemetry.evidence import Evidence, evidence, slow_at_the_end
 from flightdeck.autopsy_page import page
 from flightdeck.model.text import ascii_only, clean
+from flightdeck.snapshot import open_to_look
 
 WIDTH, NARROWEST, WIDEST = 100, 60, 140
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
@@ -27,7 +27,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 def main(*, box: str, at: str | None = None, as_json: bool = False, ascii: bool = False) -> int:
     """The command: print the page; 0. Raises BadInput, NotFound, ConfigError and the store's errors."""
-    store = open_store()
+    store = open_to_look()
     with store.connect("autopsy", read_only=True) as db:
         check_schema(store, db)
         instant, naive = parse_at(at, db.now()) if at else (None, False)

@@ -265,6 +265,8 @@ class ThrottleScreen(Sheet):
             return [Row(width).add(self.note(), "dim").done(), Row(width).add(f"  {self._nothing()}", "faint").done()]
         here = self._plan = matrix.plan(self.hours, width)
         first, count = self.looked_at()
+        if app.scene.at() is not None:
+            self.ask()  # somebody scrubs: the jobs below are those of another hour
         column = None if self.hour is None else here.column_of(first + count - 1, len(self.hours.starts))
         room = max(1, height - FIXED)
         shown = min(len(boxes), max(LEAST_ROWS, room - max(2, min(len(self.jobs), room // 2))), room)

@@ -243,6 +243,20 @@ def test_enter_opens_the_box_at_that_time_and_the_job() -> None:
     fly(four_boxes(), flight, reader=reader)
 
 
+def test_scrubbing_goes_through_the_hours() -> None:
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        await pilot.press("3", "right_square_bracket", "left_square_bracket", *["comma"] * 6)
+        at = app.scene.at()
+        assert at is not None and at < NOW
+        since, until = (datetime.fromisoformat(reader.last[name]) for name in ("since", "until"))
+        assert since <= at < until, "the hour under the scrubbed instant is the one that is asked about"
+        await pilot.press("escape")
+        assert app.scene.at() is None and app.screen_page() == "throttle"
+
+    reader = Written()
+    fly(four_boxes(), flight, reader=reader)
+
+
 def test_an_answer_that_failed_is_said() -> None:
     """D13: one line, nothing else."""
 
