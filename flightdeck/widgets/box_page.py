@@ -155,7 +155,16 @@ def _gpu_block(
     absent = view.sensors.gpu_absent.get(chosen.gpu_index, {})
     old = units.ago(scene.deck.sample_age(box)) if scene.deck.box_state(box) == "down" else ""
     gpu = gpu_tabs.Gpu(
-        chosen, device, absent, view.card(), shutdown, before, old, box_mem=memory, slow=slow_of(sample, chosen)
+        chosen,
+        device,
+        absent,
+        view.card(),
+        shutdown,
+        before,
+        old,
+        box_mem=memory,
+        slow=slow_of(sample, chosen),
+        named=view.sensors.gpus.get(chosen.gpu_index),
     )
     now, at = scene.end(), scene.at()
     if at is not None:
@@ -292,7 +301,14 @@ def _under(scene: Scene, view: BoxView, box: Box, line: Timeline, width: int, jo
     lines += job_lanes.job_lines(
         view.jobs, line, MARGIN, width, jobs, scene.glyphs, scene.project, view.more_jobs, view.jobs_note
     )
-    return lines if x is None else [*(_crossed(each, x, scene.glyphs) for each in lines)]
+    if x is None:
+        return lines
+    strip, *rest = lines  # between them the heading of the jobs stays as it is
+    return [
+        _crossed(strip, x, scene.glyphs, "focus+r"),
+        *rest[:1],
+        *(_crossed(each, x, scene.glyphs, "focus+b") for each in rest[1:]),
+    ]
 
 
 def strip_line(scene: Scene, box: Box, view: BoxView, line: Timeline, width: int) -> Line:
@@ -319,15 +335,15 @@ def strip_line(scene: Scene, box: Box, view: BoxView, line: Timeline, width: int
     return row.done()
 
 
-def _crossed(line: Line, x: int, g: Glyphs) -> Line:
-    """The instant that is looked at, as a mark on a line of text."""
+def _crossed(line: Line, x: int, g: Glyphs, tone: str) -> Line:
+    """The instant that is looked at, as a mark on a line; what stands there stays and takes ``tone``."""
     out: Line = []
     at = 0
     for text, style in line:
         size = cell_len(text)
         if at <= x < at + size and size == len(text):
             here = text[x - at]
-            mark: Span = ("⡇" if g.charts == "braille" else "|", "focus") if here == " " else (here, "focus+r")
+            mark: Span = ("⡇" if g.charts == "braille" else "|", "focus") if here == " " else (here, tone)
             out += [(text[: x - at], style), mark, (text[x - at + 1 :], style)]
         else:
             out.append((text, style))
