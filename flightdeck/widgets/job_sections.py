@@ -14,7 +14,7 @@ from flightdeck.model import units
 from flightdeck.model.job_detail import Attempt, JobDetail, Log, Node, Payload, Run, Share
 from flightdeck.widgets.job_table import TONES
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
-from flightdeck.widgets.throttle_strip import TONES
+from flightdeck.widgets.throttle_strip import TONES as CAUSE_TONES
 
 LABEL = 14
 WRAPPED_MOST = 6  # rows of one line of a text
@@ -185,7 +185,11 @@ _SHARE_CELLS = (10, 9, 9, 9, 8, 8, 10)
 def _share_row(share: Share, width: int) -> Line:
     who = "processor" if share.gpu_index == PROCESSOR else f"gpu {units.number(share.gpu_index)}"
     row = Row(width).add("  ").add(fit(who, _SHARE_CELLS[0]), "text")
-    held = ((share.power_ms, TONES["P"]), (share.thermal_ms, TONES["T"]), (share.brake_ms, TONES["B"]))
+    held = (
+        (share.power_ms, CAUSE_TONES["P"]),
+        (share.thermal_ms, CAUSE_TONES["T"]),
+        (share.brake_ms, CAUSE_TONES["B"]),
+    )
     for (value, tone), cells in zip(held, _SHARE_CELLS[1:4], strict=True):
         text = units.NA if not units.known(value) else units.seconds(value)
         row.add(fit(text, cells, ">"), tone if (value or 0.0) >= 100.0 else "dim")
