@@ -208,6 +208,8 @@ class _Session:
             if feed._stop.is_set():
                 return
             if woken:
+                if self._many():  # notifications come all the time: several at once
+                    feed._stop.wait(COALESCE_S)
                 self._take()
             if feed._asked.is_set():
                 feed._asked.clear()
@@ -268,8 +270,11 @@ class _Session:
             else:
                 self._mark_dirty()
 
+    def _many(self) -> bool:
+        return len(self._intake.last) > MANY
+
     def _coalesce_s(self) -> float:
-        return COALESCE_S if len(self._intake.last) <= MANY else COALESCE_MANY_S
+        return COALESCE_MANY_S if self._many() else COALESCE_S
 
     def _mark_dirty(self) -> None:
         if self._dirty_since is None:

@@ -154,7 +154,7 @@ def lanes_view(db: Db, project: str | None, queued: dict[tuple[str, str], int]) 
     orders = controls.all_orders(db)
     lanes = []
     for row in db.all(
-        "select box, queue, project, incarnation, state, slots, busy, current_model, models_known, models_fit, vram_mb, "
+        "select box, queue, project, incarnation, state, slots, busy, current_model, "
         f"version, flagged_dead_at, last_exit_code, last_exit_reason, {_age(db, 'last_seen')} as last_seen_s "
         "from worker_heartbeats where ({every} = 1 or project = {project}) order by box, queue, project",
         every=1 if project is None else 0,
