@@ -17,7 +17,8 @@ from flightdeck.orders import JobTarget, job_target
 from flightdeck.reader import Answer, Ask
 from flightdeck.screens.page import Page
 from flightdeck.widgets.box_charts import BoxView
-from flightdeck.widgets.box_page import box_page, gpus_of
+from flightdeck.widgets.box_page import box_page
+from flightdeck.widgets.box_words import gpus_of
 from flightdeck.widgets.lines import LineView, Row
 from flightdeck.widgets.scene import Cursor
 

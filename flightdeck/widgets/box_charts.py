@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from flightdeck.charts.big import Chart, ChartCache, Limit, big_chart
 from flightdeck.model import units
-from flightdeck.model.box_detail import Attempt, Card, Facts, Sensors, Series
+from flightdeck.model.box_detail import Attempt, Facts, Sensors
 from flightdeck.model.fleet import Box, Device
+from flightdeck.model.gpu_series import Card, Series
 from flightdeck.model.metrics import BY_KEY, Metric
 from flightdeck.model.slots import Columns, Pair
 from flightdeck.model.timeline import Timeline

@@ -13,10 +13,12 @@ from engine.telemetry import throttle
 from engine.telemetry.sample import GpuSample
 from engine.telemetry.slow import WORDS, Slow
 from flightdeck.model import units
-from flightdeck.model.box_detail import SERIES, Card
 from flightdeck.model.fleet import Device
+from flightdeck.model.gpu_named import GpuNamed
+from flightdeck.model.gpu_series import SERIES, Card
 from flightdeck.model.text import clean
 from flightdeck.model.timeline import Timeline
+from flightdeck.widgets.gpu_named import named_parts
 from flightdeck.widgets.lines import Line, Row, Span
 from flightdeck.widgets.meter import gpu_limits, heat
 from flightdeck.widgets.throttle_strip import NAMES, TONES
@@ -40,6 +42,7 @@ class Gpu:
     old: str = ""  # how old all of this is when nothing new comes, or the instant that is looked at
     box_mem: tuple[float | None, float | None] = (None, None)  # used and total of the box, which unified cards share
     slow: Slow | None = None  # it is slow without a reason
+    named: GpuNamed | None = None  # health and what else has no column
     then: str | None = None  # the letters of the instant that is looked at
 
 
@@ -128,7 +131,7 @@ def figures(gpu: Gpu, now: datetime) -> list[list[Span]]:
     found += [_fan(gpu), *_link(gpu)]
     if g.pstate is not None:
         found.append(_plain("pstate", f"P{g.pstate}"))
-    found += [_ecc(gpu), _xid(gpu, now)]
+    found += [*named_parts(gpu.named), _ecc(gpu), _xid(gpu, now)]
     return [spans for spans in found if spans]
 
 
@@ -290,13 +293,17 @@ def _ecc(gpu: Gpu) -> list[Span]:
 
 def _xid(gpu: Gpu, now: datetime) -> list[Span]:
     """The last error that the driver told, and since when it stands there."""
+    spans: list[Span]
     xid, card = gpu.now.xid, gpu.card
     if xid in _HEALTHY_XID and card is not None:
         xid = card.xid
+    if xid in _HEALTHY_XID and gpu.named is not None and gpu.named.xid_last is not None:
+        spans = [("Xid ", "dim"), (str(gpu.named.xid_last), "warn")]  # before this window
+        return [*spans, (f" {units.ago(gpu.named.xid_age_s)}", "dim")]
     if xid in _HEALTHY_XID:
         why = gpu.absent.get("xid")
         return _missing("Xid", why) if why else [("Xid ", "dim"), ("none", "faint")]
-    spans: list[Span] = [("Xid ", "dim"), (str(xid), "bad+b")]
+    spans = [("Xid ", "dim"), (str(xid), "bad+b")]
     if card is not None and card.xid == xid and card.xid_at is not None:
         spans.append((f" {units.ago((now - card.xid_at).total_seconds())}", "dim"))
     return spans

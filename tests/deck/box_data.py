@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from engine.telemetry.box_span import CAUSES, SERIES
 from engine.telemetry.sample import BoxSample
+from flightdeck.frame import render_frame
 from flightdeck.model.axis import slot_step
+from flightdeck.model.box_detail import read_jobs, read_sensors
+from flightdeck.model.deck import Deck
+from flightdeck.model.fleet import Box
 from flightdeck.reader import Key, question_key
+from flightdeck.widgets.box_charts import BoxView
+from flightdeck.widgets.box_page import box_page
+from flightdeck.widgets.lines import ASCII, UNICODE, Line, plain
+from flightdeck.widgets.scene import Cursor, Scene
 from tests.deck.fleet_data import NOW, FleetData
+from tests.deck.piloting import StandingClock
 
 SENSORS: dict[str, Any] = {
     "zones": {"acpitz": 84.2, "acpitz 2": 79.0, "nvme0": 51.9, "soc thermal": 88.4},
@@ -102,3 +112,54 @@ def answers(fleet: FleetData, box: str, seconds: int = 3600, sensors: Any = None
 
 def when(minutes_ago: float) -> datetime:
     return NOW - timedelta(minutes=minutes_ago)
+
+
+def only(fleet: FleetData, box: str) -> FleetData:
+    """The fleet with one box first, so that enter opens it."""
+    fleet.boxes = sorted(fleet.boxes, key=lambda pair: pair[0]["box"] != box)
+    return fleet
+
+
+def page(
+    fleet: FleetData, box: str, size: tuple[int, int] = (120, 40), keys: tuple[str, ...] = (), **options: Any
+) -> str:
+    canned = options.pop("answers", None)
+    found = answers(fleet, box) if canned is None else canned
+    return render_frame(only(fleet, box).first(), size, keys=("enter", *keys), answers=found, **options).text
+
+
+def still(
+    fleet: FleetData,
+    box: str,
+    sensors: Any = None,
+    jobs: Any = None,
+    ascii: bool = False,
+    history: list[BoxSample] | None = None,
+    read: bool = True,
+) -> tuple[Scene, Box, BoxView]:
+    """A scene, a box and what its page has read, without an app."""
+    fleet.boxes = [pair for pair in fleet.boxes if pair[0]["box"] == box]
+    deck = Deck(StandingClock())
+    first = fleet.first()
+    deck.apply(first if history is None else replace(first, history={box: history}))
+    scene = Scene(deck, Cursor(box), glyphs=ASCII if ascii else UNICODE)
+    found = next(each for each in deck.boxes() if each.raw == box)
+    view = BoxView()
+    known = answers(fleet, box, sensors=sensors, jobs=jobs) if read else {}
+    for (name, _), value in known.items():
+        if name == "box_gpus":
+            view.series.load(value)
+        elif name == "box_now":
+            view.sensors = read_sensors(value["sensors"])
+        else:
+            view.jobs, view.more_jobs = read_jobs(value)
+            view.jobs_note = ""
+    return scene, found, view
+
+
+def rows(lines: list[Line]) -> list[str]:
+    return [plain(line) for line in lines]
+
+
+def drawn_page(known: tuple[Scene, Box, BoxView], width: int = 120, height: int = 36) -> str:
+    return "\n".join(rows(box_page(*known, width, height).lines))

@@ -4,99 +4,33 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from textual.pilot import Pilot
 
 from engine.telemetry.sample import BoxSample, GpuSample
-from flightdeck.app import FlightDeckApp
 from flightdeck.charts.big import MARGIN
 from flightdeck.frame import render_frame
 from flightdeck.model.axis import Window
-from flightdeck.model.box_detail import Series, read_jobs, read_sensors
-from flightdeck.model.deck import Deck
-from flightdeck.model.fleet import Box
+from flightdeck.model.box_detail import read_jobs, read_sensors
+from flightdeck.model.gpu_series import Series
 from flightdeck.model.timeline import Timeline
-from flightdeck.reader import Canned, question_key
-from flightdeck.screens.box import BoxScreen
-from flightdeck.widgets.box_charts import BoxView
 from flightdeck.widgets.box_page import box_page
 from flightdeck.widgets.job_lanes import job_lines
-from flightdeck.widgets.lines import ASCII, BLOCKS, UNICODE, Line, plain
-from flightdeck.widgets.scene import Cursor, Scene
-from tests.deck.box_data import JOBS, SENSORS, answers, attempt
+from flightdeck.widgets.lines import BLOCKS, UNICODE
+from tests.deck.box_data import JOBS, SENSORS, attempt, drawn_page, page, rows, still
 from tests.deck.fleet_data import (
     HOSTILE,
-    KINDS,
-    MONO,
     NOW,
-    FleetData,
-    box_row,
     hostile_fleet,
-    lane,
     three_boxes,
     twelve_boxes,
     update,
 )
-from tests.deck.piloting import StandingClock, fly, ledger, seen
 
 MAINS = ((80, 20), (120, 36), (210, 46))  # what is between the edges of the three usual terminals
-
-
-def only(fleet: FleetData, box: str) -> FleetData:
-    """The fleet with one box first, so that enter opens it."""
-    fleet.boxes = sorted(fleet.boxes, key=lambda pair: pair[0]["box"] != box)
-    return fleet
-
-
-def page(
-    fleet: FleetData, box: str, size: tuple[int, int] = (120, 40), keys: tuple[str, ...] = (), **options: Any
-) -> str:
-    canned = options.pop("answers", None)
-    found = answers(fleet, box) if canned is None else canned
-    return render_frame(only(fleet, box).first(), size, keys=("enter", *keys), answers=found, **options).text
-
-
-def still(
-    fleet: FleetData,
-    box: str,
-    sensors: Any = None,
-    jobs: Any = None,
-    ascii: bool = False,
-    history: list[BoxSample] | None = None,
-    read: bool = True,
-) -> tuple[Scene, Box, BoxView]:
-    """A scene, a box and what its page has read, without an app."""
-    fleet.boxes = [pair for pair in fleet.boxes if pair[0]["box"] == box]
-    deck = Deck(StandingClock())
-    first = fleet.first()
-    deck.apply(first if history is None else replace(first, history={box: history}))
-    scene = Scene(deck, Cursor(box), glyphs=ASCII if ascii else UNICODE)
-    found = next(each for each in deck.boxes() if each.raw == box)
-    view = BoxView()
-    known = answers(fleet, box, sensors=sensors, jobs=jobs) if read else {}
-    for (name, _), value in known.items():
-        if name == "box_gpus":
-            view.series.load(value)
-        elif name == "box_now":
-            view.sensors = read_sensors(value["sensors"])
-        else:
-            view.jobs, view.more_jobs = read_jobs(value)
-            view.jobs_note = ""
-    return scene, found, view
-
-
-def rows(lines: list[Line]) -> list[str]:
-    return [plain(line) for line in lines]
-
-
-def drawn_page(known: tuple[Scene, Box, BoxView], width: int = 120, height: int = 36) -> str:
-    return "\n".join(rows(box_page(*known, width, height).lines))
 
 
 # -- sizes, looks, hostile data
@@ -299,25 +233,6 @@ def test_a_gpu_is_followed_by_its_uuid_when_its_index_moves() -> None:
     assert view.gpu == "GPU-hangar-5" and "GPU 4  NVIDIA H200  GPU-hangar-5" in text
 
 
-def test_sixteen_gpus_can_all_be_reached_at_80x24() -> None:
-    """D2."""
-    kind = replace(KINDS["eight"], gpus=16)
-    fleet = FleetData([(box_row("rack", kind, [lane("gpu")], []), kind)])
-
-    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
-        await pilot.press("enter")
-        for index in range(16):
-            tabs = seen(app).split("\n")[2]
-            assert f" {index:>2} " in tabs and len(tabs) <= 80
-            assert f"GPU {index}  NVIDIA H200" in seen(app)
-            await pilot.press("g")
-        assert "GPU 0  NVIDIA H200" in seen(app)  # round and round
-        await pilot.press("G")
-        assert "GPU 15  NVIDIA H200" in seen(app)
-
-    fly(fleet, flight, (80, 24), reader=Canned(answers(fleet, "rack")))
-
-
 def test_unified_memory_is_the_boxes_and_its_link_is_hidden() -> None:
     """D4: GB10 says 0/0 memory, PCIe Gen1 x1, no fan: unified, nothing, n/a with the reason."""
     fleet = three_boxes()
@@ -429,84 +344,6 @@ def test_jobs_of_another_project_are_left_out_in_a_projects_tab() -> None:
     assert "compute_storm_grids" not in text and "train_lora" in text
 
 
-# -- flying it
-
-
-def test_keys_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = three_boxes()
-
-    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
-        await pilot.press("right", "enter")  # spark
-        assert isinstance(app.screen, BoxScreen) and "spark" in seen(app).split("\n")[1]
-        await pilot.press("j")
-        assert app.scene.cursor == Cursor("spark", "gpu")
-        await pilot.press("j", "j", "j")  # to the job, and no further
-        assert app.scene.cursor.job == "200" and app.scene.cursor.box == "spark"
-        await pilot.press("k", "k", "p")  # its first lane
-        assert [call[0] for call in ledger(app).calls()] == ["park"]
-        first = seen(app).split("\n")[6]
-        await pilot.press("c")
-        assert seen(app).split("\n")[6] != first
-        await pilot.press("C")
-        assert seen(app).split("\n")[6] == first
-        await pilot.press("g")
-        assert "this box has one GPU" in seen(app)
-        await pilot.press("l")
-        assert "spark2" in seen(app).split("\n")[1]
-        await pilot.press("h", "h")
-        assert "beelink" in seen(app).split("\n")[1]
-        await pilot.press("escape")
-        assert app.screen is app.fleet_screen()
-
-    fly(fleet, flight, (120, 40), reader=Canned(answers(fleet, "spark")))
-
-
-def test_a_click_chooses_a_gpu_or_a_lane() -> None:
-    fleet = only(twelve_boxes(), "hangar")
-
-    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
-        await pilot.press("enter")
-        tabs = seen(app).split("\n")[2]
-        await pilot.click(offset=(tabs.index(" 6 ") + 1, 2))
-        await pilot.pause()
-        assert "GPU 6  NVIDIA H200" in seen(app)
-        row = next(y for y, line in enumerate(seen(app).split("\n")) if "train_lora" in line and "40%" in line)
-        await pilot.click(offset=(100, row))
-        await pilot.pause()
-        assert app.scene.cursor.job == "404"
-
-    fly(fleet, flight, (120, 40), reader=Canned(answers(fleet, "hangar")))
-
-
-def test_an_ordinary_tick_draws_no_chart_again() -> None:
-    fleet = only(three_boxes(), "spark")
-    clock = StandingClock()
-
-    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
-        await pilot.press("enter")
-        assert isinstance(app.screen, BoxScreen)
-        view = app.screen.box_view
-        steady = app.deck.histories["spark"].latest
-        assert steady is not None and view.cache.drawn > 0
-        drawn = view.cache.drawn
-        for seconds in (0.2, 0.4, 0.6):
-            clock.passed = seconds
-            app.take_in(update(at=NOW + timedelta(seconds=seconds), mono=MONO + seconds,
-                               samples=(replace(steady, at=NOW + timedelta(seconds=seconds)),)))  # fmt: skip
-            app.flush()
-            app.tick()
-        await pilot.pause()
-        assert view.cache.drawn == drawn
-        hot = replace(steady, at=NOW + timedelta(seconds=0.8), gpus=(replace(steady.gpus[0], temp_c=99.0),))
-        app.take_in(update(at=NOW + timedelta(seconds=0.8), mono=MONO + 0.8, samples=(hot,)))
-        app.flush()
-        await pilot.pause()
-        assert view.cache.drawn == drawn + 1  # the one chart that looks different
-        assert "GPU C  99   peak 99" in seen(app)
-
-    fly(fleet, flight, (120, 40), clock, reader=Canned(answers(fleet, "spark")))
-
-
 def test_live_samples_are_added_to_what_was_read() -> None:
     series = Series()
     series.load({"bucket_s": 5, "first": 100, "gpus": [{"uuid": "GPU-a", "series": {"temp_c": [[50.0, 50.0]]}}]})
@@ -518,41 +355,3 @@ def test_live_samples_are_added_to_what_was_read() -> None:
     card = series.cards["GPU-a"]
     assert card.pairs["temp_c"] == {100: (50.0, 50.0), 102: (61.0, 64.0)} and card.held["P"] == {102: 2100.0}
     assert "GPU-b" not in series.cards  # nothing was read of it: a tail is not taken for its past
-
-
-def test_an_answer_about_another_box_changes_nothing() -> None:
-    fleet = three_boxes()
-    late: list[Callable[[], None]] = []
-
-    class Slow(Canned):
-        def ask(self, name: str, arguments: Any, take: Any, every_s: Any = None, owner: Any = None) -> Any:
-            ask = super().ask(name, arguments, take, every_s, owner)
-            if name == "box_now" and arguments["box"] == "beelink":
-                late.append(lambda: self._deliver(ask))
-            return ask
-
-    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "l")
-        assert "spark" in seen(app).split("\n")[1]
-        before = seen(app)
-        assert late
-        for deliver in late:
-            deliver()
-        app.draw_now()
-        await pilot.pause()
-        assert seen(app) == before
-
-    known = answers(fleet, "spark") | {
-        question_key("box_now", {"box": "beelink"}): {
-            "facts": {"kernel": "WRONG"},
-            "sensors": {"zones": {"WRONG": 1.0}},
-        }
-    }
-    fly(fleet, flight, (120, 40), reader=Slow(known))
-
-
-def test_questions_that_fail_say_so_and_the_rest_stands() -> None:
-    text = page(three_boxes(), "spark", answers={})
-    assert "JOBS  not asked: there is no database here" in text
-    assert re.search(r"GPU C  \d\d   peak \d\d", text)  # one GPU: the overview's own trace
-    assert "GPU C worst of 8" in drawn_page(still(twelve_boxes(), "hangar", read=False))
