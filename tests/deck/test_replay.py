@@ -393,3 +393,13 @@ def test_every_command_says_its_version(capsys: pytest.CaptureFixture[str]) -> N
         with pytest.raises(SystemExit) as ended:
             run_app(app, name, ["--version"])
         assert not ended.value.code and capsys.readouterr().out == f"{name} {metadata.version('flightdeck')}\n"
+
+
+def test_a_full_disk_ends_a_recording_and_says_so(sqlite_store: Store, tmp_path: Path) -> None:
+    class Full(Writer):
+        def update(self, update: FeedUpdate) -> None:
+            raise OSError(28, "No space left on device")
+
+    recorder = Recorder(sqlite_store, Full(tmp_path / "r", "fleet"), threading.Event())
+    recorder.run(60.0)
+    assert recorder.failure == "No space left on device"
