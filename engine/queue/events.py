@@ -172,8 +172,14 @@ SHOWN = (
 )
 
 
+def without_bytes(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose names are texts: SQLite takes bytes from whoever writes them."""
+    return {name: value.decode(errors="replace") if isinstance(value, bytes) else value for name, value in row.items()}
+
+
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """One event as plain data, with a line for people."""
+    row = without_bytes(row)
     return {
         "id": str(row["id"]),
         "at": row["created_at"],

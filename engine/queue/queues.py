@@ -174,7 +174,11 @@ def ended_statement(db: Db) -> str:
     The row of a job is looked up only for those: a join would read the whole table.
     """
     if db.kind == "postgresql":
-        waited = "extract(epoch from j.started_at - j.created_at)::float8"
+        # Others may write endless times, which no server subtracts from each other.
+        waited = (
+            "case when isfinite(j.started_at) and isfinite(j.created_at) "
+            "then extract(epoch from j.started_at - j.created_at)::float8 end"
+        )
     else:
         waited = "(julianday(j.started_at) - julianday(j.created_at)) * 86400.0"
     looked_up = " ".join(

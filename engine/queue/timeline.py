@@ -8,6 +8,7 @@ from typing import Any
 from engine.errors import BadInput
 from engine.queue.events import SHOWN as EVENT_COLUMNS
 from engine.queue.events import shown as event_shown
+from engine.queue.events import without_bytes
 from engine.queue.looking import by_index
 from engine.store import Db
 
@@ -170,6 +171,7 @@ def _job_shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order_shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    row = without_bytes(row)
     detail = row["detail"] if isinstance(row["detail"], Mapping) else {}
     return {
         "source": "control",

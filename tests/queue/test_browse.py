@@ -251,3 +251,52 @@ def test_run_next_shows_on_the_row(db: Db) -> None:
     operate.run_next(db, wanted)
     assert ids(browse(db, "queued", sort="priority"))[0] == wanted
     assert browse(db, "queued", sort="priority")["jobs"][0]["is_priority"]
+
+
+def test_odd_rows_of_others_stop_no_page(db: Db) -> None:
+    """What plain SQL may write: endless times on PostgreSQL, bytes for names on SQLite, halves of JSON."""
+    import json
+
+    from engine.queue.detail import job_detail
+    from engine.queue.queues import queues_view
+    from engine.queue.timeline import happened
+    from engine.snapshot import jsonable
+
+    run = add_run(db)
+    if db.kind == "postgresql":
+        for when in ("infinity", "-infinity", "0044-03-15 BC"):
+            db.run(
+                "insert into ingest_jobs (task_name, status, created_at, started_at, run_after) "
+                "select 'work', s.status, {at}::timestamptz, {at}::timestamptz, case when s.status = 'queued' then "
+                "{at}::timestamptz end from (values ('queued'), ('running'), ('failed'), ('completed')) as s(status)",
+                at=when,
+            )
+            db.run(
+                "insert into job_events (family, job_id, event_type, created_at) values ('ingest', 1, 'failed', {at})",
+                at=when,
+            )
+        db.run("update workflow_runs set graph = '[]'")
+        db.run("insert into control_events (at, action, detail) values ('infinity', '', '[7]')")
+    else:
+        db.raw.execute(
+            "insert into ingest_jobs (task_name, queue, project, created_at, args, claimed_box) "
+            "values (x'ff00', x'6162', x'ff', 'yesterday', 'no json', x'00')"
+        )
+        db.raw.execute("insert into ingest_jobs (task_name, status, error) values ('work', 'failed', x'ff0a')")
+        db.raw.execute(
+            "insert into job_events (family, job_id, event_type, box, detail, created_at) "
+            "values ('ingest', 1, x'ff', x'ff', '[', 'never')"
+        )
+        db.raw.execute("insert into control_events (action, detail, box) values (x'ff', '7', x'ff')")
+        db.raw.execute("update workflow_runs set graph = 'no json'")
+    node = add_node(db, run, "a")
+    for status in SORTS:
+        json.dumps(jsonable(browse(db, status)))
+        browse(db, status, text="work")
+    for kind in ("all", "trouble"):
+        json.dumps(jsonable(happened(db, kind)))
+        happened(db, kind, text="x")
+    json.dumps(jsonable(queues_view(db)))
+    for row in db.all("select id from ingest_jobs"):
+        json.dumps(jsonable(job_detail(db, row["id"])))
+    json.dumps(jsonable(job_detail(db, node)))
