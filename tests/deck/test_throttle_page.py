@@ -243,7 +243,7 @@ def test_enter_opens_the_box_at_that_time_and_the_job() -> None:
     fly(four_boxes(), flight, reader=reader)
 
 
-def test_scrubbing_goes_through_the_hours() -> None:
+def test_scrubbing_and_the_mouse_go_through_the_hours() -> None:
     async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         await pilot.press("3", "right_square_bracket", "left_square_bracket", *["comma"] * 6)
         at = app.scene.at()
@@ -252,6 +252,14 @@ def test_scrubbing_goes_through_the_hours() -> None:
         assert since <= at < until, "the hour under the scrubbed instant is the one that is asked about"
         await pilot.press("escape")
         assert app.scene.at() is None and app.screen_page() == "throttle"
+        lines = seen(app).split("\n")
+        y = next(y for y, line in enumerate(lines) if line.startswith("  old "))
+        await pilot.click(offset=(lines[y].index("P"), y))
+        assert reader.last["box"] == "old" and datetime.fromisoformat(reader.last["since"]) < NOW - timedelta(hours=22)
+        y = next(y for y, line in enumerate(seen(app).split("\n")) if "train_lora" in line)
+        await pilot.click(offset=(20, y))
+        page = throttle_page(app)
+        assert page.on_jobs and page.jobs[page.job_index].name == "train_lora"
 
     reader = Written()
     fly(four_boxes(), flight, reader=reader)
