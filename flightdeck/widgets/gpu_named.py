@@ -10,13 +10,18 @@ _TONES = {"ok": "text", "pending": "warn", "action": "bad+b"}
 _SHOWN = 7  # slices
 
 
+def health_part(named: GpuNamed | None) -> list[Span]:
+    """One phrase; empty for a card that tells nothing of the kind."""
+    if named is None or not named.health:
+        return []
+    return [("health ", "dim"), (named.health, _TONES.get(named.health.partition(":")[0], "warn"))]
+
+
 def named_parts(named: GpuNamed | None) -> list[list[Span]]:
-    """What there is of it, the most urgent first; what the card does not offer takes no room here."""
+    """The rest, most telling first; what the card does not offer takes no room here."""
     if named is None:
         return []
     found: list[list[Span]] = []
-    if named.health:
-        found.append([("health ", "dim"), (named.health, _TONES.get(named.health.partition(":")[0], "warn"))])
     if named.hotspot_c is not None:
         found.append([("hotspot ", "dim"), (f"{units.number(named.hotspot_c)} C", "text")])
     if named.module_w is not None:

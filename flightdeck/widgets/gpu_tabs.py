@@ -18,7 +18,7 @@ from flightdeck.model.gpu_named import GpuNamed
 from flightdeck.model.gpu_series import SERIES, Card
 from flightdeck.model.text import clean
 from flightdeck.model.timeline import Timeline
-from flightdeck.widgets.gpu_named import named_parts
+from flightdeck.widgets.gpu_named import health_part, named_parts
 from flightdeck.widgets.lines import Line, Row, Span
 from flightdeck.widgets.meter import gpu_limits, heat
 from flightdeck.widgets.throttle_strip import NAMES, TONES
@@ -131,7 +131,7 @@ def figures(gpu: Gpu, now: datetime) -> list[list[Span]]:
     found += [_fan(gpu), *_link(gpu)]
     if g.pstate is not None:
         found.append(_plain("pstate", f"P{g.pstate}"))
-    found += [*named_parts(gpu.named), _ecc(gpu), _xid(gpu, now)]
+    found += [health_part(gpu.named), _ecc(gpu), _xid(gpu, now), *named_parts(gpu.named)]
     return [spans for spans in found if spans]
 
 

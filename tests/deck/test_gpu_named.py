@@ -9,13 +9,13 @@ import pytest
 
 from engine.telemetry.sample import GpuSample
 from flightdeck.model.gpu_named import GpuNamed, read_gpu_named
-from flightdeck.widgets.gpu_named import named_parts
+from flightdeck.widgets.gpu_named import health_part, named_parts
 from flightdeck.widgets.gpu_tabs import Gpu, figures
 from flightdeck.widgets.lines import plain
 
 
 def words(named: GpuNamed | None) -> list[str]:
-    return [plain(part) for part in named_parts(named)]
+    return [plain(part) for part in [health_part(named), *named_parts(named)] if part]
 
 
 def test_all_that_a_card_can_say() -> None:
@@ -32,7 +32,7 @@ def test_all_that_a_card_can_say() -> None:
     ("health", "tone"), [("ok", "text"), ("pending: reset", "warn"), ("action: reboot", "bad+b"), ("?", "warn")]
 )
 def test_health_has_its_tone_and_its_words(health: str, tone: str) -> None:
-    assert named_parts(GpuNamed(health=health)) == [[("health ", "dim"), (health, tone)]]
+    assert health_part(GpuNamed(health=health)) == [("health ", "dim"), (health, tone)]
 
 
 def test_what_is_not_offered_takes_no_room() -> None:
