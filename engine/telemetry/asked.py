@@ -163,6 +163,16 @@ class Asked:
         if process.poll() is None:
             self._left.append(process)
 
+    def dismiss(self, grace_s: float) -> None:
+        """Let the process end by itself, with what it has started; after ``grace_s`` seconds it is killed."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                self._log.warning("%s: does not end by itself", self._name)
+        self.close()
+
     def wait_closed(self, timeout_s: float) -> None:
         """At the asker's own end: reap what can be reaped."""
         self.close()

@@ -20,6 +20,7 @@ from engine.telemetry.sample import BoxFacts, BoxSample, NoSample
 log = logging.getLogger("engine.recorder")
 
 HUNG_S, HUNG_MAX_S = 60.0, 600.0  # a probe may hang for so long; doubling while a new process hangs, too
+GRACE_S = 2.0  # to end by itself
 FIRST_S = 25.0  # for the first facts: without them there is little to record
 
 
@@ -68,7 +69,8 @@ class ProbeProcess:
             raise self._not_understood(error) from None
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and what it has started."""
+        self._process.dismiss(GRACE_S)
         self._process.wait_closed(5.0)
 
     def _answer(self, question: dict[str, Any], patience_s: float) -> dict[str, Any]:
