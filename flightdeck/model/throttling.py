@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from flightdeck.model.slots import SEVERITY
@@ -33,11 +34,15 @@ class BoxHours:
     causes: Mapping[str, Seconds]
     brakes: tuple[float | None, ...]
 
+    @cached_property
+    def totals(self) -> Mapping[str, float | None]:
+        return {cause: _sum(seconds) for cause, seconds in self.causes.items()}
+
     def total(self, cause: str) -> float | None:
         """Seconds over all hours; None: nobody tells."""
-        return _sum(self.causes.get(cause, ()))
+        return self.totals.get(cause)
 
-    @property
+    @cached_property
     def brake_count(self) -> int | None:
         total = _sum(self.brakes)
         return None if total is None else round(total)

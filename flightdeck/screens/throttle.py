@@ -63,6 +63,7 @@ class ThrottleScreen(Sheet):
         self.on_jobs = False
         self.job_index = 0
         self._plan: matrix.Plan | None = None
+        self._ordered: tuple[tuple[Any, ...], list[BoxHours]] | None = None  # for what, and the boxes in their order
         self._asks: dict[str, tuple[tuple[Any, ...], Ask]] = {}
         self._rows_at = self._jobs_at = self._job_top = 0
 
@@ -111,7 +112,7 @@ class ThrottleScreen(Sheet):
             return
         self.error, self.answered = answer.error, True
         if answer.value is not None:
-            self.hours = read_hours(answer.value)
+            self.hours, self._ordered = read_hours(answer.value), None
             self._settle()
             self.ask()
         self.redraw()
@@ -126,9 +127,14 @@ class ThrottleScreen(Sheet):
 
     def boxes(self) -> list[BoxHours]:
         """Those that match the filter, in order; before several of them the row that stands for all."""
-        found = [box for box in self.hours.boxes if all(word in box.name.lower() for word in self.filter_text.split())]
-        fleet = [worst_of(found)] if len(found) > 1 and not self.filter_text else []
-        return [*fleet, *(sorted(found, key=lambda box: box.name) if self.by_name else worst_first(found, self.cause))]
+        asked = (self.filter_text, self.by_name, self.cause)
+        if self._ordered is None or asked != self._ordered[0]:
+            words = self.filter_text.split()
+            found = [box for box in self.hours.boxes if all(word in box.name.lower() for word in words)]
+            fleet = [worst_of(found)] if len(found) > 1 and not words else []
+            ordered = sorted(found, key=lambda box: box.name) if self.by_name else worst_first(found, self.cause)
+            self._ordered = (asked, [*fleet, *ordered])
+        return self._ordered[1]
 
     def _settle(self) -> list[BoxHours]:
         """Put the cursor on a box that exists."""
@@ -199,7 +205,7 @@ class ThrottleScreen(Sheet):
         if span_s != self.span_s:
             app.scene.window = Window(span_s)
             self.answered, self.hour = False, None
-            self.hours = Hours()
+            self.hours, self._ordered = Hours(), None
             self._changed()
 
     def next_sort(self) -> str:
