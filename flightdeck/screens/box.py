@@ -126,7 +126,7 @@ class BoxScreen(Page):
             return
         self._taken = latest.at
         self.box_view.series.add(latest)
-        if latest.sensors:
+        if latest.sensors and latest.sensors.keys() - {"slow"}:  # a cut payload keeps that flag only: see box_now
             self.box_view.sensors = read_sensors(latest.sensors)
 
     def _ask(self, box: Box) -> None:
