@@ -98,6 +98,8 @@ class Looker:
     def do_seen(self) -> None:
         count = self.app.alerts.seen()
         self.app.say(f"{count} alert{'s' if count != 1 else ''} seen" if count else "no alerts", "dim", 3.0)
+        if count:
+            self.app.draw_now()
 
     # -- on one box
 

@@ -12,6 +12,7 @@ from flightdeck.orders import JobTarget
 from flightdeck.reader import Answer, Ask
 from flightdeck.screens.sheet import Sheet
 from flightdeck.widgets import event_table
+from flightdeck.widgets.alert_list import alert_rows
 from flightdeck.widgets.job_sections import wrapped
 from flightdeck.widgets.lines import Line, Row
 
@@ -149,7 +150,8 @@ class EventsScreen(Sheet):
     def body(self, width: int, height: int) -> list[Line]:
         app = self.deck_app
         tabs, self._tabs_at = event_table.kind_line(self.kind, width)
-        head = [tabs, self._note(width), event_table.heading(width)]
+        alerts = alert_rows(app.alerts, app.deck, width, height // 3, app.glyphs)
+        head = [tabs, *alerts, self._note(width), event_table.heading(width)]
         self.above, self.count = len(head), len(self.events)
         self.index = min(max(0, self.index), max(0, self.count - 1))
         foot = self._foot(width) if height >= FOOT_FROM else []

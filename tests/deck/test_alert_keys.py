@@ -121,3 +121,23 @@ def test_a_profile_sets_keys_order_and_window() -> None:
         assert not rows or rows[0].split()[0] == "F", "help tells the profile's key"
 
     fly(three_boxes(), flight, profile=profile)
+
+
+def test_the_events_page_lists_open_alerts_and_says_which_were_seen() -> None:
+    """D2: many of them take a third of the page at most, and say how many more there are."""
+    fleet = twelve_boxes()
+    for row, _ in fleet.boxes:
+        fleet.dead_since[row["box"]] = 700.0
+        for one in row["lanes"]:
+            one["last_seen_s"] = 700.0
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        await pilot.press("4")
+        text = seen(app).split("\n")
+        down = [row for row in text[2:-2] if "BOX DOWN" in row]
+        assert all(row.startswith(" ! BOX DOWN") for row in down) and 4 <= len(down) <= 12
+        assert any("more alerts" in row for row in text)
+        await pilot.press("a")
+        assert " ! BOX DOWN" not in seen(app) and "   BOX DOWN" in seen(app)
+
+    fly(fleet, flight, (120, 40))
