@@ -29,6 +29,7 @@ CAUSES = {"T": "heat", "B": "power brake", "C": "cpu protection"}
 WINDOW = timedelta(seconds=60)
 GONE_S = 3.0  # what is no level of a reading: so long it must be there, or gone
 LEADER_S = 5.0
+FORGOTTEN_S = 86_400.0  # a box that is silent for so long is no news
 KEPT = 200
 RUNS_KNOWN = 500
 
@@ -186,8 +187,12 @@ class Alerts:
             state = deck.box_state(box)
             if state == "down":
                 ago = deck.sample_age(box)
-                text = f"last sample {units.ago(ago)}" if ago is not None else "its lanes are silent"
-                yield f"down|{box.raw}", Finding("BOX DOWN", box.name, text, True, False)
+                beats = [lane.last_seen_s + age for lane in box.lanes if lane.last_seen_s is not None]
+                heard = min([*beats, *([] if ago is None else [ago])], default=None)
+                ended = bool(box.lanes) and all(lane.state == "stopping" for lane in box.lanes)
+                if not ended and (heard is None or heard < FORGOTTEN_S):
+                    text = f"last sample {units.ago(ago)}" if ago is not None else f"last heard of {units.ago(heard)}"
+                    yield f"down|{box.raw}", Finding("BOX DOWN", box.name, text, True, False)
                 continue
             for lane in box.lanes:
                 if lane_word(lane, age).text == "DOWN":

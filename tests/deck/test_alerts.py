@@ -147,6 +147,22 @@ def test_a_box_that_goes_down_is_one_alert_and_its_lanes_and_readings_are_none()
     assert post.alerts.unseen() == []
 
 
+@pytest.mark.parametrize(
+    ("lane", "told"),
+    [
+        ({"last_seen_s": 45.0}, ["BOX DOWN"]),
+        ({"last_seen_s": 45.0, "state": "stopping"}, []),
+        ({"last_seen_s": 90_000.0}, []),
+    ],
+)
+def test_a_box_that_ended_in_order_or_long_ago_is_no_news(lane: dict[str, Any], told: list[str]) -> None:
+    post = Post()
+    post.clock.pass_by(4000.0 if lane["last_seen_s"] < 1000 else 90_000.0)
+    post.box["lanes"][0].update(lane)
+    post.view()
+    assert words(post.alerts.look(post.deck)) == told
+
+
 def test_a_lane_that_goes_silent_on_a_living_box() -> None:
     post = Post()
     post.box["lanes"][0]["last_seen_s"] = 45.0
