@@ -174,6 +174,8 @@ class FakeNvml(types.ModuleType):
             wide = number in (74, 75, 76, 197, 198) or number >= 251
             value.valueType = 5 if found < 0 else 3 if wide else 1
             setattr(value.value, {5: "siVal", 3: "ullVal", 1: "uiVal"}[value.valueType], found)
+        if all(value.nvmlReturn != 0 for value in values):
+            raise pynvml.NVMLError(NOT_SUPPORTED)  # none of them: the call fails as a whole
         return values
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, card: Card, place: int) -> Card:

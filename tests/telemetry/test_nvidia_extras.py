@@ -241,6 +241,15 @@ def test_an_id_that_no_driver_knows_is_asked_once(tmp_path: Path) -> None:
     assert asked.count(230) == 1 and asked.count(74) == 20
 
 
+def test_fields_that_a_card_lacks_do_not_silence_those_that_it_has(tmp_path: Path) -> None:
+    """D10: a call for limits of which none is offered fails as a whole; the time counters are asked by the same function."""
+    card = ordinary(answers={"nvmlDeviceGetEnforcedPowerLimit": Refuse(NOT_SUPPORTED)}, fields={186: 312_000})
+    bench = Bench(tmp_path, card)
+    for _ in range(3):
+        gpu = bench.read().gpus[0]
+    assert gpu.power_limit_w is None and gpu.throttle_source == "counter" and gpu.power_inst_w == 312.0
+
+
 def test_gen1_x1_of_a_card_on_the_processors_own_bus(tmp_path: Path) -> None:
     """D4: memory of its own, but no PCIe: not shown. An ordinary card that idles in a bad slot is."""
     card = ordinary()

@@ -52,7 +52,7 @@ class Calls:
 
     def _call(self, nvml: Any, column: str, function: str, *args: Any) -> Any:
         """The answer, or None with the reason in ``absent``. Raises Lost, DriverGone."""
-        key = f"{function}({', '.join(map(str, args))})" if function != "nvmlDeviceGetFieldValues" else function
+        key = f"{function}({', '.join(map(str, args))})"
         call: Callable[..., Any] | None = getattr(nvml, function, None)
         if key in self._never or call is None:
             self.absent.setdefault(column, REASONS.get(column, NOT_OFFERED))
@@ -88,13 +88,14 @@ class Calls:
         self.absent[column] = REASONS.get(column, NOT_OFFERED) if code in _NEVER else words
 
     def _fields(self, nvml: Any, wanted: Iterable[Field]) -> Mapping[Field, Any]:
-        """Field values in one call. The call succeeds while single fields do not."""
+        """Field values in one call. It succeeds while single fields do not; that none is offered may fail it as a whole."""
         asked = [field for field in wanted if f"field {field}" not in self._never]
         if not asked:
             return {}
         found: dict[Field, Any] = {}
         answer = self._call(nvml, "fields", "nvmlDeviceGetFieldValues", asked)
-        self.absent.pop("fields", None)
+        if self.absent.pop("fields", None) is not None and f"nvmlDeviceGetFieldValues({asked})" in self._never:
+            self._never |= {f"field {field}" for field in asked}
         for field, item in zip(asked, answer or (), strict=False):
             if item.nvmlReturn == 0:
                 if 0 <= item.valueType < len(_VALUE):
