@@ -105,15 +105,21 @@ def _apart(placed: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def _together(placed: Sequence[Placed], rows: int) -> list[list[Placed]]:
-    """Into at most ``rows`` rows, newest first; in a row nothing touches."""
+    """Into at most ``rows`` rows, in which nothing touches: what runs first, then what ran longest, beside jobs of its
+    queue where that can be. The row of the latest start stands first."""
     lanes: list[list[Placed]] = [[] for _ in range(max(0, rows))]
-    for found in placed:
+    for found in sorted(placed, key=lambda found: (found[2].finished is not None, found[0] - found[1])):
         low, high = _extent(found)
-        for lane in lanes:
-            if all(high + 1 < other_low or other_high + 1 < low for other_low, other_high in map(_extent, lane)):
-                lane.append(found)
-                break
-    return [lane for lane in lanes if lane]
+        free = [
+            lane
+            for lane in lanes
+            if all(high + 1 < other_low or other_high + 1 < low for other_low, other_high in map(_extent, lane))
+        ]
+        free.sort(key=lambda lane: 1 if not lane else 0 if lane[0][2].queue == found[2].queue else 2)
+        if free:
+            free[0].append(found)
+    full = [lane for lane in lanes if lane]
+    return sorted(full, key=lambda lane: max(found[2].started for found in lane), reverse=True)
 
 
 def _row(lane: Sequence[Placed], line: Timeline, margin: int, width: int, g: Glyphs) -> Line:

@@ -333,6 +333,10 @@ def test_more_jobs_than_rows_share_rows_and_the_rest_is_counted() -> None:
     shown = sum(row.count("job") for row in found[1:])
     hidden = re.search(r"\+(\d+) not shown", found[0])
     assert shown > 3 and hidden and shown + int(hidden[1]) == 57
+    long, _ = read_jobs(
+        {"jobs": [attempt(900, "long", 50, 40), *(attempt(n, f"job{n}", 58 - n, 0.5) for n in range(57))]}
+    )
+    assert "long" in "".join(rows(job_lines(long, line, MARGIN, 107, 2, UNICODE)))  # the one that tells something
     alone = rows(job_lines(jobs[:3], line, MARGIN, 107, 4, UNICODE))
     assert [row.count("job") for row in alone[1:]] == [1, 1, 1]
 
