@@ -11,16 +11,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.telemetry.meter import Text
-from engine.telemetry.probes import files, nvidia_smi
+from engine.telemetry.probes import files
 from engine.telemetry.probes.gpu import GpuReading
-from engine.telemetry.probes.nvidia_smi import Smi
 from engine.telemetry.probes.nvml_calls import DriverGone, Lost, text
 from engine.telemetry.probes.nvml_card import Card, bus_id, driver_tuple
-from engine.telemetry.probes.xid import Xids
 from engine.telemetry.sample import GpuSample
+
+if TYPE_CHECKING:
+    from engine.telemetry.probes.nvidia_smi import Smi
+    from engine.telemetry.probes.xid import Xids
 
 log = logging.getLogger(__name__)
 
@@ -188,11 +190,14 @@ class NvidiaProbe:
         return True
 
     def _start_watching(self, nvml: Any) -> None:
+        from engine.telemetry.probes import nvidia_smi  # only where there is a card: they cost a process without one
+        from engine.telemetry.probes.xid import Xids
+
         self._xids = self._xids or Xids(self._root, self._clock)
         self._xids.nvml(nvml)
         program = nvidia_smi.find(self._root) if self._smi is None else None
         if program is not None:
-            self._smi = Smi(program, self._clock)
+            self._smi = nvidia_smi.Smi(program, self._clock)
 
     def _stop(self, why: str | None) -> None:
         nvml, self._nvml = self._nvml, None
