@@ -14,6 +14,7 @@ from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 
 TONES = {"running": "info", "completed": "ok", "failed": "bad", "requeued": "warn", "cancelled": "dim"}
 _MARKS = {"running": ">", "failed": "x", "requeued": "<", "cancelled": "-", "completed": "|"}
+LEGEND = ("> running", "x failed", "< queued again", "| completed", "- cancelled")
 HELD_MS = 1000.0  # from a second on a job says that the hardware held it back
 
 Placed = tuple[int, int, Attempt, str, int]  # first and last cell, the attempt, its text, where the text starts
@@ -37,10 +38,13 @@ def job_lines(
         heading.add(note, "faint")
     elif not placed:
         heading.add("none ran here in this window", "faint")
-    else:
-        heading.add("> running  | completed  x failed  < queued again  - cancelled", "faint")
-    if hidden or more:
-        heading.right((f" +{hidden or 'more'} not shown" if hidden else " older ones not shown", "dim"))
+    tail = f" +{hidden} not shown " if hidden else " older ones not shown " if more else ""
+    if placed and not note:
+        for word in LEGEND:
+            if heading.used + len(word) + 2 + len(tail) <= width:
+                heading.add(f"{word}  ", "faint")
+    if tail:
+        heading.right((tail, "dim"))
     out = [heading.done()]
     for lane in lanes[:room]:
         out.append(_row(lane, line, margin, width, g))
