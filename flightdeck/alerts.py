@@ -59,13 +59,12 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is looked at right now: reached (``above``), or left behind (``below``); neither: in between."""
+    """What is looked at right now: its level is reached (``above``), or it is in between. What is fine is no finding."""
 
     word: str
     box: str
     text: str
-    above: bool
-    below: bool
+    above: bool = True
     hold_s: float = 0.0
     tone: str = "bad"
 
@@ -146,12 +145,9 @@ class Alerts:
             return None
         if episode is None:
             return None
-        if finding is None or finding.below:
-            hold_s = (
-                finding.hold_s if finding is not None else episode.hold_s
-            )  # one reading that is missing ends nothing
+        if finding is None:  # fine, or gone; one reading that is missing ends nothing
             episode.below_since = now if episode.below_since is None else episode.below_since
-            if episode.alert is None or now - episode.below_since >= hold_s:
+            if episode.alert is None or now - episode.below_since >= episode.hold_s:
                 if episode.alert is not None:
                     self._replace(episode.alert, replace(episode.alert, ended=at))
                 del self._episodes[key]
@@ -180,7 +176,7 @@ class Alerts:
         if deck.leaderless():
             yield (
                 "leader",
-                Finding("NO LEADER", "", "graphs stand still: no queue-orchestrator leads", True, False, LEADER_S),
+                Finding("NO LEADER", "", "graphs stand still: no queue-orchestrator leads", hold_s=LEADER_S),
             )
         age = deck.view_age()
         for box in deck.boxes():
@@ -192,7 +188,7 @@ class Alerts:
                 ended = bool(box.lanes) and all(lane.state == "stopping" for lane in box.lanes)
                 if not ended and (heard is None or heard < FORGOTTEN_S):
                     text = f"last sample {units.ago(ago)}" if ago is not None else f"last heard of {units.ago(heard)}"
-                    yield f"down|{box.raw}", Finding("BOX DOWN", box.name, text, True, False)
+                    yield f"down|{box.raw}", Finding("BOX DOWN", box.name, text)
                 continue
             for lane in box.lanes:
                 if lane_word(lane, age).text == "DOWN":
@@ -200,7 +196,7 @@ class Alerts:
                     text = f"{lane.queue}{project} silent for {units.age((lane.last_seen_s or 0.0) + age)}"
                     yield (
                         f"lane|{box.raw}|{lane.raw_queue}|{lane.raw_project}",
-                        Finding("LANE DOWN", box.name, text, True, False, GONE_S),
+                        Finding("LANE DOWN", box.name, text, hold_s=GONE_S),
                     )
             if state == "up":
                 yield from self._hardware(deck, box, at)
@@ -222,24 +218,24 @@ class Alerts:
             yield f"memory|{box.raw}", finding
         for letter, seconds in self._seconds(box.raw, at).items():
             level: Level | None = getattr(limits, THROTTLE_LEVELS[letter])
-            if level is not None:
+            if level is not None and seconds >= level.clear:
                 text = f"held back by {CAUSES[letter]}: {units.seconds(seconds * 1000.0)} of the last minute"
                 yield (
                     f"throttled|{box.raw}|{letter}",
-                    Finding("THROTTLED", box.name, text, seconds >= level.hot, seconds < level.clear, level.hold_s),
+                    Finding("THROTTLED", box.name, text, seconds >= level.hot, level.hold_s),
                 )
         for flag in slow.flags(sample.sensors):
             text = f"gpu {flag.gpu_index} without a reason: {flag.mhz:.0f} MHz, usually {flag.usual_mhz:.0f}"
             yield (
                 f"slow|{box.raw}|{flag.gpu_uuid or flag.gpu_index}",
-                Finding("SLOW", box.name, text, True, False, 0.0, "warn"),
+                Finding("SLOW", box.name, text, tone="warn"),
             )
 
     def _gpu(self, box: Box, gpu: GpuSample, limits: Limits) -> Iterable[tuple[str, Finding]]:
         name = gpu.gpu_uuid or f"#{gpu.gpu_index}"
         if gpu.state == "lost":
             text = f"gpu {gpu.gpu_index} does not answer"
-            yield f"lost|{box.raw}|{name}", Finding("GPU LOST", box.name, text, True, False, GONE_S)
+            yield f"lost|{box.raw}|{name}", Finding("GPU LOST", box.name, text, hold_s=GONE_S)
             return
         device = next((one for one in box.devices if one.uuid and one.uuid == gpu.gpu_uuid), None)
         device = device or next((one for one in box.devices if one.index == gpu.gpu_index), None)
@@ -304,11 +300,11 @@ class Alerts:
 
 
 def _level(word: str, box: str, what: str, value: float | None, level: Level | None, unit: str) -> Finding | None:
-    """A reading against its level; None: no reading, or no level."""
-    if level is None or value is None or not units.known(value):
+    """A reading against its level; None: it is fine, or there is no reading or no level."""
+    if level is None or value is None or not units.known(value) or value < level.clear:
         return None
     text = f"{what} {value:.0f}{unit} (limit {level.hot:.0f})".strip()
-    return Finding(word, box, text, value >= level.hot, value < level.clear, level.hold_s)
+    return Finding(word, box, text, value >= level.hot, level.hold_s)
 
 
 def _causes(sample: BoxSample) -> dict[str, float]:

@@ -117,7 +117,7 @@ def test_throttling_counts_seconds_of_the_last_minute_per_cause() -> None:
     [alert] = post.during(4, thermal_ms=2000.0)
     assert alert.word == "THROTTLED" and "by heat" in alert.text and "10" in alert.text
     assert post.during(48, thermal_ms=0.0) == [] and len(post.alerts.unseen()) == 1
-    assert post.during(12, thermal_ms=0.0) == [] and post.alerts.unseen() == [], "the minute is over"
+    assert post.during(16, thermal_ms=0.0) == [] and post.alerts.unseen() == [], "the minute is over"
     brake = replace(post.hot(60.0), hw_brake_ms=1500.0)
     assert words(post.during(2, gpu=brake)) == ["THROTTLED"]
 
