@@ -51,8 +51,21 @@ class EventsScreen(Sheet):
 
     def on_unmount(self) -> None:
         super().on_unmount()
+        self._hush()
+
+    def on_screen_suspend(self) -> None:
+        """Nobody sees it: nothing is asked."""
+        self._hush()
+
+    def on_screen_resume(self) -> None:
+        if not self._asks and self.ready:
+            self.ask()
+        super().on_screen_resume()
+
+    def _hush(self) -> None:
         for ask in self._asks.values():
             ask.stop()
+        self._asks = {}
 
     def arguments(self) -> dict[str, Any]:
         """What is asked; what is left out is the engine's default."""
@@ -60,8 +73,7 @@ class EventsScreen(Sheet):
         return asked | ({"text": self.filter_text} if self.filter_text else {})
 
     def ask(self) -> None:
-        for ask in self._asks.values():
-            ask.stop()
+        self._hush()
         self._asked = self.arguments()
         self._asks = {
             "top": self.deck_app.reader.ask("events", self._asked, self.take_top, EVERY_S, owner=(self, "top"))

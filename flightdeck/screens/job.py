@@ -53,15 +53,34 @@ class JobScreen(Sheet):
 
     def on_mount(self) -> None:
         super().on_mount()
-        arguments = {"job_id": self.job_id}
-        reader = self.deck_app.reader
-        self._asks["job"] = reader.ask("job", arguments, self.take_job, RUNNING_S)
-        self._asks["hardware"] = reader.ask("job_hardware", arguments, self.take_hardware, HARDWARE_S)
+        self.ask()
 
     def on_unmount(self) -> None:
         super().on_unmount()
+        self._hush()
+
+    def on_screen_suspend(self) -> None:
+        """Nobody sees it: nothing is asked."""
+        self._hush()
+
+    def on_screen_resume(self) -> None:
+        if not self._asks and self.ready:
+            self.ask()
+        super().on_screen_resume()
+
+    def ask(self) -> None:
+        arguments = {"job_id": self.job_id}
+        reader = self.deck_app.reader
+        over = self.found is not None and self.found.over
+        self._asks = {
+            "job": reader.ask("job", arguments, self.take_job, OVER_S if over else RUNNING_S),
+            "hardware": reader.ask("job_hardware", arguments, self.take_hardware, HARDWARE_S),
+        }
+
+    def _hush(self) -> None:
         for ask in self._asks.values():
             ask.stop()
+        self._asks = {}
 
     def take_job(self, answer: Answer) -> None:
         if self.deck_app.frozen is not None and self.answered:
@@ -70,7 +89,7 @@ class JobScreen(Sheet):
         if not answer.error:
             over = self.found is not None and self.found.over
             self.found, self.answered = read_detail(answer.value), True
-            if self.found is not None and self.found.over and not over:
+            if self.found is not None and self.found.over and not over and "job" in self._asks:
                 self._asks["job"].every_s = OVER_S  # it changes no more, but for what is still on its way
         self.redraw()
 

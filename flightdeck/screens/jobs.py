@@ -54,8 +54,21 @@ class JobsScreen(Sheet):
 
     def on_unmount(self) -> None:
         super().on_unmount()
+        self._hush()
+
+    def on_screen_suspend(self) -> None:
+        """Nobody sees it: nothing is asked."""
+        self._hush()
+
+    def on_screen_resume(self) -> None:
+        if not self._asks and self.ready:
+            self.ask()
+        super().on_screen_resume()
+
+    def _hush(self) -> None:
         for ask in self._asks:
             ask.stop()
+        self._asks = []
 
     def arguments(self) -> dict[str, Any]:
         """What is asked; what is left out is the engine's default."""
@@ -75,8 +88,7 @@ class JobsScreen(Sheet):
 
     def ask(self) -> None:
         """Ask for what is to be seen now, again and again, until something else is."""
-        for ask in self._asks:
-            ask.stop()
+        self._hush()
         arguments = self.arguments()
         self._asked = tuple(arguments.items())
         reader = self.deck_app.reader

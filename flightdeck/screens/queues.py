@@ -49,12 +49,24 @@ class QueuesScreen(Sheet):
 
     def on_unmount(self) -> None:
         super().on_unmount()
+        self._hush()
+
+    def on_screen_suspend(self) -> None:
+        """Nobody sees it: nothing is asked."""
+        self._hush()
+
+    def on_screen_resume(self) -> None:
+        if self._ask is None and self.ready:
+            self.ask()
+        super().on_screen_resume()
+
+    def _hush(self) -> None:
         if self._ask is not None:
             self._ask.stop()
+        self._ask = None
 
     def ask(self) -> None:
-        if self._ask is not None:
-            self._ask.stop()
+        self._hush()
         self._project = self.deck_app.scene.project
         self._ask = self.deck_app.reader.ask("queues", {"project": self._project}, self.take, EVERY_S)
 

@@ -199,8 +199,17 @@ def test_run_next_needs_no_typing_and_a_failed_job_runs_again() -> None:
         assert ledger(app).calls()[-1][0] == "retry_job" and ledger(app).calls()[-1][1]["job_id"] == "98"
         await pilot.press("enter")
         assert app.screen_page() == "job"
+        asked = len(database.asked)
+        app.draw_now()
+        assert all(
+            name == "job" or name == "job_hardware" for name, _ in database.asked[asked:]
+        )  # nobody sees the list
+        await pilot.press("escape")
+        assert app.screen_page() == "jobs" and database.last() == {"status": "failed", "project": None}
+        assert len([name for name, _ in database.asked[asked:] if name == "jobs"]) == 1
 
-    fly(four_boxes(), flight, reader=Database())
+    database = Database()
+    fly(four_boxes(), flight, reader=database)
 
 
 def test_read_only_offers_nothing_that_writes() -> None:
