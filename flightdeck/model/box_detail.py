@@ -41,6 +41,7 @@ class Sensors:
     fans: tuple[tuple[str, float], ...] = ()
     rails: tuple[tuple[str, float], ...] = ()
     mounts: tuple[tuple[str, float], ...] = ()
+    pressure: tuple[tuple[str, float], ...] = ()  # percent of ten seconds in which something waited for it
     net: tuple[tuple[str, Pair], ...] = ()
     disks: tuple[tuple[str, Pair], ...] = ()
     processes: tuple[Process, ...] | None = None  # None: nobody looked
@@ -80,6 +81,7 @@ def read_sensors(data: object) -> Sensors:
         fans=_values(data.get("fans")),
         rails=_values(data.get("rails")),
         mounts=_values(data.get("mounts")),
+        pressure=_values(data.get("pressure")),
         net=_rates(data.get("net")),
         disks=_rates(data.get("disks")),
         processes=_processes(processes) if isinstance(processes, list) else None,

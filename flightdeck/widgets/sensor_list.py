@@ -51,6 +51,9 @@ def sections(sensors: Sensors, stale: bool = False) -> list[Section]:
                           *((name, f"{units.percent(used)} full", "warn" if used >= _FULL_PCT else tone) for name, used in sensors.mounts)),
                 absent.get("disk_read_bps", "no disk of its own")),
     ]  # fmt: skip
+    if sensors.pressure:
+        waits = tuple((name, f"{units.number(share, 1)}% waiting", tone) for name, share in sensors.pressure)
+        found.append(Section("PRESSURE", waits))
     return found
 
 

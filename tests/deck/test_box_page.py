@@ -297,7 +297,9 @@ def test_all_named_sensors_and_what_is_absent_with_its_reason() -> None:
         "fans": {},
         "absent": {"fan_max_rpm": "no fan tach", "cpu_mhz": "constant in a virtual machine"},
     }
+    sensors["pressure"] = {"memory": 12.5}
     text = drawn_page(still(three_boxes(), "spark", sensors=sensors), 210, 46)
+    assert "12.5% waiting" in text
     for word in ("soc thermal", "88.4 C", "spbm sys_total", "131.4 W", "enP7s7", "1.2M in 90k out", "nvme0n1", "/data", "93% full",
                  "4711 python train.py", "20.0 G", "up 12d"):  # fmt: skip
         assert word in text, word
