@@ -29,8 +29,10 @@ def levels(columns: Columns, scale: Pair, steps: int) -> list[Level | None]:
         if pair is None or not known(pair[0]) or not known(pair[1]):
             out.append(None)
             continue
-        bottom = min(top, max(0, round((pair[0] - low) / span * top)))
-        head = min(top, max(0, round((pair[1] - low) / span * top)))
+        bottom = round((pair[0] - low) / span * top)
+        head = bottom if pair[1] == pair[0] else round((pair[1] - low) / span * top)
+        if bottom < 0 or head > top or head < bottom:
+            bottom, head = min(top, max(0, bottom)), min(top, max(0, head))
         out.append((bottom, head))
     return out
 
@@ -48,16 +50,21 @@ def outline(found: list[Level | None]) -> list[int]:
             out.append(0)
             before = None
             continue
-        bits = 1 << level[0] | 1 << level[1]
-        if level[1] - level[0] <= NARROW:
-            bits |= (1 << level[1]) - (1 << level[0])
-        if before is not None:
-            for mine, theirs in ((level[0], before[0]), (level[1], before[1])):
-                for dot in range(min(mine, theirs) + 1, max(mine, theirs)):
-                    bits |= 1 << dot
+        low, high = level
+        bits = 1 << low | 1 << high
+        if high - low <= NARROW:
+            bits |= (1 << high) - (1 << low)
+        if before is not None and before != level:
+            bits |= _between(low, before[0]) | _between(high, before[1])
         out.append(bits)
         before = level
     return out
+
+
+def _between(one: int, other: int) -> int:
+    """The dots that lie between two, as bits."""
+    low, high = (one, other) if one < other else (other, one)
+    return (1 << high) - (2 << low) if high > low else 0
 
 
 def braille(columns: Columns, scale: Pair, rows: int) -> list[str]:
