@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from engine import config
-from engine.commands.options import App, Box, Db, LogLevel, Project, fail, new_app, run_app, start
-from engine.errors import ReadOnlyStore
+from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
 from engine.store import open_store
 from engine.telemetry.probing import probes_of
 from engine.telemetry.recorder import run_recorder
@@ -41,10 +40,7 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     name = config.box_name()
-    try:
-        run_recorder(open_store(), probes_of(name), name, stop, once, replace_machine=replace)
-    except ReadOnlyStore as error:  # with --once: what else is waited for, until somebody may write again
-        fail("queue-recorder", str(error), 1)
+    run_recorder(open_store(), probes_of(name), name, stop, once, replace_machine=replace)
 
 
 def main() -> None:

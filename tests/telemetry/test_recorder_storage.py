@@ -201,16 +201,6 @@ def test_how_long_samples_are_kept_is_a_setting(db: Db) -> None:
     assert writer.prune(db, "box00", *writer.kept_seconds()) == 0, "details are never kept shorter than they are to be"
 
 
-def test_a_read_only_database_is_one_line_and_exit_1_with_once(pg_store: Store, processes: Processes) -> None:
-    with pg_store.connect("test") as db:
-        name = db.value("select current_database()")
-        db.run(f"alter database {name} set default_transaction_read_only = on")
-    once = processes.spawn(command("queue-recorder", "--once", "--db", pg_store.url, "--box", "lab"))
-    assert once.wait(60) == 1
-    (line,) = processes.log(once).strip().splitlines()
-    assert line.startswith("queue-recorder: ") and "read-only" in line
-
-
 def test_a_read_only_database_is_tried_again_until_it_is_not(pg_store: Store, processes: Processes) -> None:
     """One line says so; nothing is lost but the time before the first connection."""
     with pg_store.connect("test") as db:
