@@ -14,9 +14,9 @@ from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
 from flightdeck.model.happenings import KINDS
 from flightdeck.model.jobs import STATUSES
 
-QUICK_S = 15.0  # lists that change all the time
-SLOW_S = 60.0  # series: live samples fill in between
-RARE_S = 300.0  # days and weeks
+QUICK_S = 20.0  # lists that change all the time
+SLOW_S = 120.0  # series: live samples fill in between
+RARE_S = 600.0  # days and weeks
 BOXES = 16  # so many boxes are asked about; a larger fleet is a recording of its overview
 GPUS = 8
 JOBS = 24

@@ -106,7 +106,14 @@ def record(path: Path, seconds: float) -> None:
 
 
 def give_orders(seconds: float) -> None:
-    """What an operator does in the last third: one lane parked, one drained."""
+    """A wave of new work at first; in the last third what an operator does: one lane parked, one drained."""
+    import flightdeck.demo.jobs  # noqa: F401  (registers the nodes)
+    from flightdeck.demo.workload import Writer as Workload
+
+    workload = Workload(seed=7)
+    for number in range(16):
+        project = ("render", "speech")[number % 2]
+        engine.submit_run(workload.graph(project), project=project)
     time.sleep(seconds * 0.6)
     engine.park(queue="cpu", box="harrier", project="speech", policy="hard", reason="fan is loud", requested_by="ops")
     time.sleep(seconds * 0.15)
