@@ -19,6 +19,7 @@ SLOW_S = 120.0  # series: live samples fill in between
 RARE_S = 600.0  # days and weeks
 BOXES = 16  # so many boxes are asked about; a larger fleet is a recording of its overview
 GPUS = 8
+LONG_GPUS = 16  # with more cards than that their days and weeks are left out
 JOBS = 24
 PROJECTS = 8
 _LIVELY = frozenset({"live", "running", "failed", "telling", "all"})  # the lists that somebody watches
@@ -71,20 +72,16 @@ def _throttling(boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
 
 
 def _boxes(boxes: list[Mapping[str, Any]]) -> Iterator[Question]:
-    for row in boxes:
-        box = row["box"]
+    cards = {row["box"]: ((row.get("facts") or {}).get("gpus") or [])[:GPUS] for row in boxes}
+    few = sum(map(len, cards.values())) <= LONG_GPUS
+    for box, gpus in cards.items():
         yield Question("box_now", {"box": box}, QUICK_S)
-        gpus = ((row.get("facts") or {}).get("gpus") or [])[:GPUS]
         for span_s in SPANS_S:
-            rest = QUICK_S if span_s <= HOUR_S else RARE_S
-            yield Question("box_jobs", {"box": box, "seconds": span_s}, rest)
-            if span_s > HOUR_S:
+            long = span_s > HOUR_S
+            yield Question("box_jobs", {"box": box, "seconds": span_s}, RARE_S if long else QUICK_S)
+            if long:
                 yield Question("span", {"box": box, "span_s": span_s}, RARE_S)
-            for gpu in gpus:
-                arguments = {
-                    "box": box,
-                    "seconds": span_s,
-                    "bucket_s": slot_step(span_s),
-                    "gpu": gpu.get("uuid") or f"#{gpu.get('index')}",
-                }
-                yield Question("box_gpus", arguments, SLOW_S if span_s <= HOUR_S else RARE_S)
+            for gpu in gpus if few or not long else ():
+                name = gpu.get("uuid") or f"#{gpu.get('index')}"
+                arguments = {"box": box, "seconds": span_s, "bucket_s": slot_step(span_s), "gpu": name}
+                yield Question("box_gpus", arguments, RARE_S if long else SLOW_S)
