@@ -34,7 +34,7 @@ class ReplayApp(FlightDeckApp):
             recording, head, lambda updates, afresh: self.soon(self.show_updates, updates, afresh), answers.look
         )
         self.looker = ReplayLooker(self)
-        self.actions = (*self.actions, *table.REPLAY)
+        self.actions = (*table.REPLAY, *self.actions)  # first on the key line: these are what it is about
         for action in table.REPLAY:
             self.bind(",".join(action.keys), f"act('{action.id}')", description=action.title, show=False)
 
@@ -50,6 +50,8 @@ class ReplayApp(FlightDeckApp):
     def show_updates(self, updates: list[FeedUpdate], afresh: bool) -> None:
         """What is due at this time of the recording; ``afresh``: time has jumped, what was known before does not hold."""
         if afresh:
+            self.freeze(False)
+            self.looker.held, self.scene.window = False, self.scene.window.released()
             self.deck.forget()
             self.alerts.forget()
             self.alerts.forget()

@@ -251,7 +251,11 @@ def test_a_replay_is_flown_by_keys(recording: Recording) -> None:
         assert "14:04:32" in screen_text(app).split("\n")[0]
         await pilot.press("left_curly_bracket", "plus", "plus", "minus")
         assert head.position() == pytest.approx(10.0) and head.speed == 2.0
+        await pilot.press("f")
+        assert app.frozen is not None
+        assert "pause" in screen_text(app).split("\n")[-1] and "quit" in screen_text(app).split("\n")[-1]
         await pilot.press("at", *"+5s", "enter")
+        await told(app, pilot, lambda: app.frozen is None)  # a jump lets go of a picture that stands
         assert head.position() == pytest.approx(15.0)
         await pilot.press("at", *"noon", "enter")
         assert head.position() == pytest.approx(15.0) and "no time of the recording" in screen_text(app)
