@@ -29,7 +29,7 @@ class ProbeProcess:
 
     def __init__(self, box: str, cadence_s: float, *, root: str = "/", log_level: str = "warning") -> None:
         self._cadence_s = cadence_s
-        self._wait_s = max(2.0, 1.25 * cadence_s)  # its own deadlines are at a second
+        self._wait_s = max(4.0, 2.0 * cadence_s)  # its own deadlines are at a second; a busy machine may take longer
         self._patience_s = HUNG_S
         self._fresh = True  # nothing was ever heard of it
         self._problem: str | None = None
