@@ -100,10 +100,10 @@ class Deck:
         urgent = before != update.state
         if update.history:
             for raw, rows in update.history.items():
-                before = self.histories.get(raw)
+                known = self.histories.get(raw)
                 self.histories[raw] = history = History()
-                if before is not None:
-                    history.ranges = before.ranges  # an axis does not jump because its past was read again
+                if known is not None:
+                    history.ranges = known.ranges  # an axis does not jump because its past was read again
                 history.load(rows)
                 changed.add(raw)
         for sample in update.samples:
