@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.segment import Segments
 from rich.traceback import Traceback
@@ -22,6 +22,7 @@ from textual.theme import Theme
 
 from flightdeck import actions as table
 from flightdeck.alerts import Alert, Alerts, toast
+from flightdeck.faults import Faults
 from flightdeck.feed import start_feed
 from flightdeck.looking import Looker
 from flightdeck.model.axis import HOUR_S, Window
@@ -43,6 +44,8 @@ from flightdeck.widgets.lines import ASCII, BLOCKS, UNICODE, Span
 from flightdeck.widgets.scene import Cursor, Scene
 
 if TYPE_CHECKING:
+    from textual.dom import DOMNode
+
     from engine.feed import Feed
     from engine.store import Store
 
@@ -81,6 +84,7 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
         self.deck = Deck(self.clock, classes=self.profile.classes)
         self.deck.young_s = YOUNG_S if store_opener is not None else 0.0
         self.alerts = Alerts()
+        self.faults = Faults()
         self.glyphs = ASCII if ascii else BLOCKS if os.environ.get("FLIGHTDECK_CHARTS") == "blocks" else UNICODE
         self.scene = Scene(self.deck, project=project, glyphs=self.glyphs, alerts=self.alerts)
         self.scene.window = Window(self.profile.window_s or HOUR_S)
@@ -126,7 +130,7 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
             self.feed = start_feed(self, self._opener, None, self.read_only)
             if not self.read_only:
                 self.desk = OrderDesk(self._opener, lambda outcome: self.soon(self.take_outcome, outcome))
-        self.set_interval(1.0, self.tick)
+        self.set_interval(1.0, lambda: self.guarded(self.tick))
 
     def on_unmount(self) -> None:
         """Tell the threads to end; nobody waits for them here."""
@@ -147,13 +151,24 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
         self._close_messages_no_wait()
 
     def guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do work that the event loop calls; a defect in it ends the deck as one in a handler would."""
+        """Do work that the event loop calls. A defect in it is said, and the deck goes on with what it had."""
         if self._exit or not self.is_running:
             return
         try:
             work(*arguments)
         except Exception as error:
-            self._handle_exception(error)
+            self._went_wrong("taking in what is new", error)
+
+    async def _dispatch_action(self, namespace: DOMNode, action_name: str, params: Any) -> bool:
+        """A key that fails does nothing else."""
+        try:
+            return await super()._dispatch_action(namespace, action_name, params)
+        except Exception as error:
+            self._went_wrong(f"a key ({action_name})", error)
+            return True
+
+    def _went_wrong(self, what: str, error: Exception) -> None:
+        self.say(f"{what} failed: {self.faults.note(what, error)}; the details are printed on leaving", "bad", 20.0)
 
     def soon(self, work: Callable[..., None], *arguments: object) -> None:
         """From any thread: have the event loop do it. Costs less than a message, and nothing once the loop has ended."""
@@ -173,6 +188,7 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
         self.schedule.draw_now(changed)
 
     def tick(self) -> None:
+        self.look_at_size()
         self.schedule.tick()
 
     def take_outcome(self, outcome: Outcome) -> None:

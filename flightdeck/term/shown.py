@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from textual import events
 from textual.app import App
+from textual.geometry import Size
 
 from flightdeck.term.paint import Painted, Painter
 
@@ -49,6 +51,15 @@ class Shown(App[int]):
     def _send(self, screen: Screen[object], renderable: RenderableType | None) -> None:
         with self.outlet.frame() if self.outlet is not None else contextlib.nullcontext():
             super()._display(screen, renderable)
+
+    def look_at_size(self) -> None:
+        """The size that counts is the terminal's now: of two changes in one breath Textual may hear the older one last."""
+        driver = self._driver
+        if self.outlet is None or driver is None or self._exit:
+            return
+        size = Size(*driver._get_terminal_size())  # type: ignore[attr-defined]
+        if size != self.size:
+            self.post_message(events.Resize(size, size))
 
     def output_flows(self, whole: bool) -> None:
         """The terminal has shown what was sent: now what changed since. ``whole``: nobody knows what stands there."""

@@ -170,6 +170,16 @@ def test_any_size_is_survived_in_any_order(terminal: Open, fleet_url: str) -> No
     assert deck.wait_gone() == 0
 
 
+def test_a_size_that_no_signal_told_is_noticed(terminal: Open, fleet_url: str) -> None:
+    """D3: two changes in one breath may be heard in the wrong order; the terminal itself is asked once a second."""
+    deaf = "import signal as s\ntake = s.signal\ns.signal = lambda n, h: None if n == s.SIGWINCH else take(n, h)"
+    deck = opened(terminal, fleet_url, prelude=deaf)
+    deck.resize(80, 24)
+    eventually(lambda: "attic" in deck.screen() and "quit" in deck.screen().split("\n")[-1], what="the new size")
+    deck.keys("q")
+    assert deck.wait_gone() == 0
+
+
 def test_suspend_gives_the_terminal_back_and_continue_draws_it_again(terminal: Open, fleet_url: str) -> None:
     """SIGTSTP and SIGCONT, as ctrl+z of a shell with job control does."""
     deck = terminal("--db", fleet_url)
