@@ -78,6 +78,7 @@ def render_frames(
     svg: bool = True,
 ) -> dict[str, Frame]:
     """Several pictures of one deck, by name, in this order; what one shot leaves (a filter, a cursor) the next one finds.
+    A defect that a deck would outlive is raised here.
 
     ``answers``: what the database would say to the pages' questions, by :func:`flightdeck.reader.question_key`; or who
     says it.
@@ -123,6 +124,7 @@ def render_frames(
                     await settle(app, pilot)
                 picture = app.export_screenshot(title="flightdeck") if svg else ""
                 frames[name] = Frame(screen_text(app), picture, screen_styles(app))
+            app.faults.check()
 
     def work() -> None:
         try:

@@ -106,16 +106,25 @@ class FleetScreen(Page):
                 self._draw_pane(pane, place, box)
 
     def _draw_pane(self, pane: BoxPane, place: Place, box: Box) -> None:
+        """One box that cannot be drawn says so in its own place; its neighbours go on."""
         app = self.deck_app
-        if place.kind == "card":
-            drawn = card(app.scene, box, place.width, place.height)
-        elif place.kind == "open":
-            drawn = opened(app.scene, box, place.width, place.height)
-        else:
-            drawn = Drawn([one_row(app.scene, box, place.width)], {0: Cursor(box.raw)})
+        try:
+            drawn = self._drawn(place, box)
+        except Exception as error:
+            told = f" {box.name}: cannot be drawn: {app.faults.note(f'box {box.name}', error)}"
+            lines = [Row(place.width).add(text, "bad").done() for text in [told, *[""] * (place.height - 1)]]
+            drawn = Drawn(lines, {0: Cursor(box.raw)})
         pane.box, pane.targets = box.raw, drawn.targets
         pane.drawn_mono = app.clock.mono()
         pane.show(drawn.lines, app.data_colors(), app.glyphs.ascii)
+
+    def _drawn(self, place: Place, box: Box) -> Drawn:
+        scene = self.deck_app.scene
+        if place.kind == "card":
+            return card(scene, box, place.width, place.height)
+        if place.kind == "open":
+            return opened(scene, box, place.width, place.height)
+        return Drawn([one_row(scene, box, place.width)], {0: Cursor(box.raw)})
 
     def redraw_old(self, older_than_s: float) -> None:
         """Redraw panes whose ages may have moved on; those that a sample has just redrawn are left alone."""

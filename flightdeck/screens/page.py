@@ -1,9 +1,11 @@
 """What every page has: the first line (pages, projects, freshness, clock), a banner while the database is away, the line
-of events and answers, the line of keys. On a terminal too small for that: one line that says so.
+of events and answers, the line of keys. On a terminal too small for that: one line that says so. Where a defect keeps it
+from being drawn: a line that says what failed; the other pages go on, and so does this one with the next data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import events
@@ -18,6 +20,7 @@ from flightdeck.widgets.lines import Line, LineView, Row
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
     from flightdeck.orders import JobTarget, QueueTarget
+    from flightdeck.styles.palette import Palette
 
 TINY_W, TINY_H = 50, 9
 _EDGES = ("header", "banner", "events", "keys")
@@ -35,8 +38,9 @@ class Page(Screen[Any], inherit_bindings=False):
         super().__init__(classes="page")
         self.ready = False  # between mount and unmount; updates also come before and after
         self.filter_text = ""
-        self.lines = {name: LineView(id=name) for name in ("tiny", *_EDGES)}
+        self.lines = {name: LineView(id=name) for name in ("tiny", "broken", *_EDGES)}
         self._tabs = Tabs()
+        self._drawn_in: Palette | None = None
 
     @property
     def deck_app(self) -> FlightDeckApp:
@@ -50,6 +54,7 @@ class Page(Screen[Any], inherit_bindings=False):
         for name in ("tiny", "header", "banner"):
             yield self.lines[name]
         yield self.main()
+        yield self.lines["broken"]
         for name in ("events", "keys"):
             yield self.lines[name]
 
@@ -79,11 +84,39 @@ class Page(Screen[Any], inherit_bindings=False):
             text = f"flightdeck: {width}x{height} is too small, {TINY_W}x{TINY_H} is the least"
             self.line("tiny", Row(width).add(text, "text").done())
             return
-        if self.deck_app.settle():
-            changed = None
-        self.draw_header()
-        self.draw_main(changed)
-        self.draw_bottom()
+        before = (self.has_class("banner"), self._drawn_in)
+        self._drawn_in = self.deck_app.data_colors()
+        self._attempt("header", self.draw_header)
+        if before != (self.has_class("banner"), self._drawn_in):
+            changed = None  # other colours, or another height
+        fault = self._attempt("its part between the edges", lambda: self._draw_middle(changed))
+        self.set_class(bool(fault), "broken")
+        if fault:
+            self._tell(fault)
+        self._attempt("bottom", self.draw_bottom)
+
+    def _draw_middle(self, changed: set[str] | None) -> None:
+        """In the boxes' present order; all of it after it could not be drawn."""
+        settled = self.deck_app.settle()
+        self.draw_main(None if settled or self.has_class("broken") else changed)
+
+    def _attempt(self, part: str, draw: Callable[[], None]) -> str:
+        """Draw one part. A defect costs that part alone: what failed, in one line; empty: nothing did."""
+        try:
+            draw()
+        except Exception as error:
+            return self.deck_app.faults.note(f"page {self.PAGE}, {part}", error)
+        return ""
+
+    def _tell(self, fault: str) -> None:
+        app, width = self.deck_app, self.size.width
+        told: list[Line] = [
+            Row(width).add(f" This page cannot be drawn: {fault}", "bad").done(),
+            Row(width)
+            .add(" It is tried again with what comes next. The details are printed on leaving.", "dim")
+            .done(),
+        ]
+        self.lines["broken"].show(told, app.ink, app.glyphs.ascii)
 
     def draw_main(self, changed: set[str] | None) -> None:
         """Draw what is between the edges."""
@@ -122,8 +155,8 @@ class Page(Screen[Any], inherit_bindings=False):
     def draw_edges(self) -> None:
         """What changes with the seconds alone."""
         if not self.has_class("tiny"):
-            self.draw_header()
-            self.draw_bottom()
+            self._attempt("header", self.draw_header)
+            self._attempt("bottom", self.draw_bottom)
 
     def draw_header(self) -> None:
         app, width = self.deck_app, self.size.width

@@ -6,6 +6,7 @@ terminal gets its state back and the process is gone within seconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -78,6 +79,8 @@ class Session:
                 signal.signal(number, handler)
         if self.app.feed is not None:
             self.app.feed.stop(timeout_s=1.0)
+        with contextlib.suppress(OSError):  # nobody may be there to read it
+            print(self.app.faults.report(), end="", file=sys.__stderr__, flush=True)
         if self._code is not None:
             return self._code
         return self.app.return_code or 0

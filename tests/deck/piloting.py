@@ -60,9 +60,11 @@ def fly(
     flight: Flight,
     size: tuple[int, int] = (120, 40),
     clock: Clock | None = None,
+    faults: bool = False,
     **options: Any,
 ) -> None:
-    """Run ``flight`` on an app that has taken in ``fleet``. The app's ``desk`` is a Ledger unless it is read-only."""
+    """Run ``flight`` on an app that has taken in ``fleet``. The app's ``desk`` is a Ledger unless it is read-only.
+    ``faults``: defects that the deck outlives are what it is about; else they are raised."""
 
     async def run() -> None:
         app = FlightDeckApp(None, clock=clock or StandingClock(), **options)
@@ -76,6 +78,8 @@ def fly(
                 app.flush()
             await settle(app, pilot)
             await flight(app, pilot)
+            if not faults:
+                app.faults.check()
 
     asyncio.run(run())
 
