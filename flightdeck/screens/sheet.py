@@ -17,6 +17,7 @@ class Sheet(Page):
     overrides ``body(width, height)``.
     """
 
+    LIVE: ClassVar[bool] = False  # whether it shows samples; else it is drawn when it has an answer, and for its ages
     PICKS: ClassVar[bool] = True  # whether a row can be chosen; else j and k scroll
     LOCAL_KEYS: ClassVar[tuple[tuple[str, str], ...]] = (("j k", "move"), ("esc", "back"))
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,6 +74,8 @@ class Sheet(Page):
         return [*head, *rows[self.top : self.top + room]]
 
     def draw_main(self, changed: set[str] | None) -> None:
+        if changed is not None and not self.LIVE:
+            return
         app = self.deck_app
         width, height = self.size.width, self.main_height
         lines = self.body(width, height)[:height]

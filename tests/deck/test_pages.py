@@ -20,7 +20,7 @@ from flightdeck.screens.sheet import Sheet
 from flightdeck.widgets.arrange import Place
 from flightdeck.widgets.lines import Line, Row
 from flightdeck.widgets.scene import Cursor
-from tests.deck.fleet_data import FleetData, hostile_fleet, three_boxes, twelve_boxes, update
+from tests.deck.fleet_data import MONO, FleetData, hostile_fleet, three_boxes, twelve_boxes, update
 from tests.deck.piloting import StandingClock, fly, ledger, seen
 
 NUMBERS = {name: actions.PAGE_KEYS[name] for name in TOP}
@@ -305,3 +305,26 @@ def test_of_a_hundred_boxes_only_those_in_sight_are_drawn() -> None:
         assert "box 62 of 100" in seen(app) and "rack061" in seen(app) and "rack000" not in seen(app)
 
     fly(None, flight)
+
+
+def test_a_list_is_grey_as_soon_as_the_database_is_away() -> None:
+    """D13: and it is not drawn again for every sample that some box sends."""
+    fleet = three_boxes()
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        page = Listed()
+        app.push_screen(page)
+        await pilot.pause()
+        drawn: list[int] = []
+        original = page.body
+        page.body = lambda width, height: drawn.append(height) or original(width, height)  # type: ignore[method-assign, func-returns-value]
+        app.take_in(fleet.tick(2))
+        app.flush()
+        assert not drawn
+        app.take_in(update(state="lost", at=None, mono=MONO, error="gone", next_try_s=1.0, lost_since_mono=MONO))
+        app.flush()
+        assert page.view._colors.greyed and drawn == [36]
+        await pilot.pause()
+        assert "DATABASE LOST" in seen(app)
+
+    fly(fleet, flight)
