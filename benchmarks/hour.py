@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
+
 from benchmarks import ours
 from benchmarks.harness import Report, median
 from benchmarks.server import Server
@@ -128,6 +130,17 @@ def server_ms(db: Any, ask: Callable[[Any], object], rounds: int, options: str =
     return took[1:]
 
 
+def processor_ms(db: Any, ask: Callable[[Any], object], rounds: int) -> float:
+    """Milliseconds of a core that the server's process spends on one answer, the wire included: other load does not count."""
+    backend = psutil.Process(db.value("select pg_backend_pid()"))
+    ask(db)
+    before = backend.cpu_times()
+    for _ in range(rounds):
+        ask(db)
+    after = backend.cpu_times()
+    return (after.user + after.system - before.user - before.system) / rounds * 1000
+
+
 def client_ms(db: Any, ask: Callable[[Any], object], rounds: int) -> tuple[list[float], list[float]]:
     """Milliseconds until the samples are there, and of that this process's own."""
     walls, own = [], []
@@ -158,9 +171,11 @@ def measure(server: Server, report: Report, sizes: Sizes, say: Callable[[str], N
 
         took = server_ms(db, hour, sizes.rounds)
         wire = server_ms(db, hour, sizes.rounds, "analyze, timing off, serialize")
+        busy = processor_ms(db, hour, 4 * sizes.rounds)
         walls, own = client_ms(db, hour, sizes.rounds)
         report.line("hour", f"{BOXES} boxes x {GPUS} GPUs, server, EXPLAIN ANALYZE warm", "ms", took)
         report.line("hour", "the same with SERIALIZE", "ms", wire)
+        report.line("hour", "the server's processor time for it, with the wire", "ms", [busy])
         report.line("hour", "until the reader has its samples", "ms", walls, f"{median(own):.0f} ms of it its own")
         report.check("hour", "server time, ms", median(took), at_most=100.0)
         say(f"server {median(took):.1f} ms, with the wire {median(wire):.1f} ms; reader {median(walls):.0f} ms")
@@ -172,6 +187,8 @@ def measure(server: Server, report: Report, sizes: Sizes, say: Callable[[str], N
         db.run(f"update flight_recorder set {', '.join(f'{name} = null' for name in BOX_FOLDED)}")
         db.run("vacuum full analyze flight_recorder")
         foreign = server_ms(db, hour, sizes.rounds)
+        busy = processor_ms(db, hour, 2 * sizes.rounds)
         report.line("hour", "rows of programs that leave the columns about all GPUs out, server", "ms", foreign)
+        report.line("hour", "the server's processor time for these, with the wire", "ms", [busy])
         report.check("hour", "server time of foreign rows, ms", median(foreign), at_most=100.0)
         say(f"foreign rows: server {median(foreign):.1f} ms; a refresh {median(fresh):.1f} ms")
