@@ -39,6 +39,7 @@ from flightdeck.recorded import Row, apply, canonical, difference, instant, micr
 VERSION = 1
 FULL_VIEW_S = 60.0
 FLUSH_S = 2.0  # a crash costs a compressed recording at most so much
+KEPT_S = 3900.0  # a little more than the hour that a deck remembers
 LONGEST_LINE = 256 * 2**20
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -243,23 +244,44 @@ class Recording:
         return out
 
     def still(self, t: float, mono: float) -> list[FeedUpdate]:
-        """All there was at ``t`` as one update, or two where the database was lost then."""
-        count = sum(entry.t <= t for entry in self._updates)
-        updates = self.updates(0, max(1, count), mono)
+        """All there was at ``t`` as one update, or two where the database was lost then. Of what is older than a deck
+        remembers only the last sample of each box."""
+        end = max(1, sum(entry.t <= t for entry in self._updates))
+        first = sum(entry.t < t - KEPT_S for entry in self._updates[: end - 1])
+        first = max((index for index in self._full if index <= first), default=0)
+        updates = self.updates(first, end, mono)
+        live = next((update for update in reversed(updates) if update.state == "live"), None)
+        if live is None:
+            first, updates = 0, self.updates(0, end, mono)
+            live = next((update for update in reversed(updates) if update.state == "live"), None)
+        if live is None:
+            return [updates[-1]]
         history: dict[str, list[BoxSample]] = {}
-        view: Row | None = None
         for update in updates:
             for box, rows in (update.history or {}).items():
                 history[box] = list(rows)
             for sample in update.samples:
                 history.setdefault(sample.box, []).append(sample)
-            view = update.view if update.view is not None else view
-        live = next((update for update in reversed(updates) if update.state == "live"), None)
-        last = updates[-1]
-        if live is None:
-            return [last]
+        view = next((update.view for update in reversed(updates) if update.view is not None), None)
+        self._find_silent(history, view or {}, first)
         whole = FeedUpdate("live", live.at, live.mono, listening=live.listening, view=view, history=history)
-        return [whole] if last.state == "live" else [whole, last]
+        return [whole] if updates[-1].state == "live" else [whole, updates[-1]]
+
+    def _find_silent(self, history: dict[str, list[BoxSample]], view: Row, before: int) -> None:
+        """Look back for the last sample of boxes that have sent none for long."""
+        boxes = view.get("boxes")
+        names = [row.get("box") for row in boxes if isinstance(row, dict)] if isinstance(boxes, list) else []
+        missing = {name for name in names if isinstance(name, str) and not history.get(name)}
+        for entry in reversed(self._updates[:before]):
+            if not missing:
+                return
+            row = _row(entry.line) or {}
+            hour = row.get("hour")
+            for rows in (*(hour.values() if isinstance(hour, dict) else ()), row.get("samples")):
+                for sample in self._samples(rows):
+                    if sample.box in missing:
+                        history.setdefault(sample.box, []).append(sample)
+            missing -= history.keys()
 
     def said(self, name: str, arguments: Mapping[str, Any], t: float) -> tuple[Said, float] | None:
         """The newest answer at ``t``, and when it came; before the first one: the first one. None: never asked."""

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from flightdeck.record import Recorder
 from flightdeck.recording import Recording, Said, Writer
 from flightdeck.replay import BASE, NOT_RECORDED, SPEEDS, Player, Playhead, RecordedAnswers, place, together
 from flightdeck.replay_app import ReplayApp
+from tests.deck.fleet_data import four_boxes
+from tests.deck.fleet_data import update as made
 from tests.deck.piloting import Crew
 from tests.deck.test_recording import flight, written
 from tests.support import Processes, command, eventually
@@ -131,6 +134,30 @@ def test_a_jump_shows_what_playing_to_there_shows(recording: Recording, at_s: fl
         deck.apply(update)
     assert what_it_knows(deck) == what_it_knows(straight(recording, at_s))
     assert (deck.live_age() or 0.0) < 6.0
+
+
+def test_a_jump_far_into_a_long_night_shows_the_hour_before_it(tmp_path: Path) -> None:
+    """Hours after the start: the same hour as by playing there, and a box that fell silent long ago with its last sample."""
+    fleet = four_boxes()
+    updates = [made(view=fleet.view(), history=fleet.hour(300))]
+    for second in range(100, 12_000, 100):
+        silent = "spark" if second > 2_000 else ""
+        tick = fleet.tick(second)
+        updates.append(replace(tick, view=fleet.view(), samples=tuple(s for s in tick.samples if s.box != silent)))
+    recording = Recording.load(written(tmp_path / "night", updates))
+    deck = Deck(Clock(lambda: BASE + 11_000.0, lambda: recording.header.at))
+    for one in recording.still(11_000.0, BASE):
+        assert len((one.history or {})["beelink"]) < 60, "no more than is needed"
+        deck.apply(one)
+    other = straight(recording, 11_000.0)
+    assert deck.view == other.view
+    for box in deck.boxes():
+        mine, theirs = deck.history(box), other.history(box)
+        assert mine.latest == theirs.latest
+        for key, ring in mine.rings.items():
+            assert ring.columns(deck.end_slot(box), 12, 60) == theirs.rings[key].columns(deck.end_slot(box), 12, 60)
+    dead = next(box for box in deck.boxes() if box.name == "spark")
+    assert deck.sample_age(dead) == pytest.approx(9_000.0, abs=1.0) and deck.box_state(dead) == "blind"
 
 
 def test_updates_brought_together_say_the_same(recording: Recording) -> None:
