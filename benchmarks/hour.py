@@ -52,7 +52,8 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
     )
     ends = [f"{metric}_{end}" for metric in GPU_RANGED for end in ("min", "max")]
     box_ends = [f"{metric}_{end}" for metric in BOX_RANGED for end in ("min", "max")]
-    base = db.now().replace(second=0, microsecond=0)  # the present minute; filling takes longer than one
+    until = db.now()
+    base = until.replace(second=0, microsecond=0)  # the present minute; filling takes longer than one
     steps = [(minute * 60, "minute") for minute in range(-MINUTES, -minutes_in_detail)]
     for minute in range(-minutes_in_detail, 1):
         steps.append((minute * 60, "detail"))
@@ -60,7 +61,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
             steps.append((minute * 60, "minute"))
     for begin, tier in steps:
         minute_row = tier == "minute"
-        past = "where {base}::timestamptz + make_interval(secs => s) <= now()"
+        past = "where {base}::timestamptz + make_interval(secs => s) <= {until}"
         span = f"generate_series({begin}, {begin + (0 if minute_row else 58)}, {CADENCE_S}) s"
         where = f"{{base}}::timestamptz + make_interval(secs => s) as at, '{tier}' as tier"
         cards = f"cross join generate_series(0, {gpus - 1}) g" if minute_row or begin >= -180 else ""
@@ -77,6 +78,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
                 f"'counter', random() * 900, 0, random() * 90, 0, 0{more[1]} from {span} "
                 f"cross join generate_series(1, {boxes}) b {cards} {past}",
                 base=base,
+                until=until,
             )
         ranged = (", " + ", ".join(box_ends), ", " + ", ".join("40 + random() * 40" for _ in box_ends))
         more = ranged if minute_row else (", sensors", ", {sensors}::text::jsonb")
@@ -88,6 +90,7 @@ def fill(db: Any, minutes_in_detail: int, boxes: int = BOXES, gpus: int = GPUS) 
             f"0, 72, 'acpitz', 1e6, 1e6, 1e5, 1e5, 40, 0, 30, random() * 900, random() * 90, 0{more[1]} from {span} "
             f"cross join generate_series(1, {boxes}) b {past}",
             base=base,
+            until=until,
             **({} if minute_row else {"sensors": '{"zones": {"acpitz": 61.5, "nvme": 48.9}}'}),
         )
     columns = ", ".join(f"{name} = c.{name}" for name in BOX_FOLDED)
