@@ -35,6 +35,7 @@ from engine.snapshot import jsonable
 from engine.telemetry.sample import BOX_METRICS, GPU_METRICS, BoxSample
 from flightdeck.reader import Key, question_key
 from flightdeck.recorded import Row, apply, canonical, difference, instant, micros, number, pack, unpack
+from flightdeck.spool import Entry, Lines
 
 VERSION = 1
 FULL_VIEW_S = 60.0
@@ -159,14 +160,8 @@ class Writer:
 # -- reading
 
 
-@dataclass(frozen=True)
-class _Entry:
-    t: float
-    line: bytes
-
-
 class Recording:
-    """A recording in memory; its lines are taken apart when they are asked for.
+    """A recording that can be read at any of its times; its lines are taken apart when they are asked for.
 
     ``skipped``: lines that could not be read. ``cut``: the file ends in the middle of something.
     """
@@ -176,9 +171,10 @@ class Recording:
         self.skipped = 0
         self.cut = False
         self.name = name
-        self._updates: list[_Entry] = []
+        self._lines = Lines()
+        self._updates: list[Entry] = []
         self._full: list[int] = []  # which of them hold a full view
-        self._said: dict[tuple[str, str], list[_Entry]] = {}
+        self._said: dict[tuple[str, str], list[Entry]] = {}
         self.duration_s = 0.0
         found = iter(lines)
         try:
@@ -205,6 +201,9 @@ class Recording:
         except OSError as error:
             raise BadInput(f"cannot read {path}: {error.strerror or error}") from None
 
+    def _read(self, entry: Entry) -> Row:
+        return _row(self._lines.line(entry)) or {}
+
     def _take(self, line: bytes) -> None:
         row = _row(line)
         if row is None:
@@ -213,7 +212,7 @@ class Recording:
             self.cut = self.cut or not whole
             return
         self.duration_s = max(self.duration_s, float(row["t"]))
-        entry = _Entry(self.duration_s, line)
+        entry = self._lines.add(self.duration_s, line)
         if "ask" in row:
             self._said.setdefault((str(row["ask"]), canonical(row.get("with") or {})), []).append(entry)
             return
@@ -232,8 +231,7 @@ class Recording:
         view: Row = {}
         for index in range(start, min(end, len(self._updates))):
             entry = self._updates[index]
-            row = _row(entry.line)
-            assert row is not None
+            row = self._read(entry)
             now = None
             if isinstance(row.get("view"), dict):
                 view = now = row["view"]
@@ -275,7 +273,7 @@ class Recording:
         for entry in reversed(self._updates[:before]):
             if not missing:
                 return
-            row = _row(entry.line) or {}
+            row = self._read(entry)
             hour = row.get("hour")
             for rows in (*(hour.values() if isinstance(hour, dict) else ()), row.get("samples")):
                 for sample in self._samples(rows):
@@ -289,8 +287,7 @@ class Recording:
         if not entries:
             return None
         entry = next((entry for entry in reversed(entries) if entry.t <= t), entries[0])
-        row = _row(entry.line)
-        assert row is not None
+        row = self._read(entry)
         return Said(name, dict(arguments), row.get("say"), str(row.get("error") or "")), entry.t
 
     def answers(self, t: float) -> dict[Key, Any]:
