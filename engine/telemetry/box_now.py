@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC
 from typing import Any
@@ -19,13 +20,14 @@ def box_now(db: Db, box: str) -> dict[str, Any]:
     """
     sample = history.latest(db, [box]).get(box)
     known = history.box_facts(db).get(box)
+    sensors: object = sample.sensors if sample is not None else None  # anybody's JSON
     return {
         "box": box,
         "at": db.now().astimezone(UTC).isoformat(),
         "facts": None if known is None else _facts(known),
         "sample_at": None if sample is None else sample.at.astimezone(UTC).isoformat(),
         "sample": {} if sample is None else _offered(sample.values()),
-        "sensors": dict(sample.sensors or {}) if sample is not None else {},
+        "sensors": dict(sensors) if isinstance(sensors, Mapping) else {},
         "gpus": [] if sample is None else [_offered(gpu.values()) for gpu in sample.gpus],
     }
 

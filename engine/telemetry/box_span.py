@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.store import Db
 from engine.store.db import Row
+from engine.telemetry.rows import AHEAD_S, summed
 
 SERIES = ("util_pct", "mem_used_mb", "temp_c", "mem_temp_c", "power_w", "sm_mhz", "fan_pct", "fan_rpm")
 CAUSES = ("sw_power_ms", "sw_thermal_ms", "hw_thermal_ms", "hw_brake_ms", "sync_boost_ms")
@@ -120,9 +121,11 @@ class Card:
 def _edge(db: Db, box: str, end: str, tier: str, start: datetime) -> datetime | None:
     """The first (``min``) or last (``max``) row of a tier since ``start``."""
     found = db.value(
-        f"select {end}(at) as edge_at from flight_recorder where box = {{box}} and tier = '{tier}' and at >= {{start}}",
+        f"select {end}(at) as edge_at from flight_recorder where box = {{box}} and tier = '{tier}' and at >= {{start}} "
+        "and at <= {after[ahead]}",
         box=box,
         start=start,
+        ahead=AHEAD_S,
     )
     return found if isinstance(found, datetime) else None
 
@@ -138,8 +141,8 @@ def _buckets(
     )
     low, high = ("_min", "_max") if tier == "minute" else ("", "")
     ends = ", ".join(f"min({name}{low}) as {name}_low, max({name}{high}) as {name}_high" for name in SERIES)
-    held = ", ".join(f"sum({name}) as {name}" for name in (*CAUSES, "brakes"))
-    params: dict[str, Any] = {"since": since, "until": until or datetime(9999, 1, 1, tzinfo=UTC)}
+    held = ", ".join(f"{summed(name)} as {name}" for name in (*CAUSES, "brakes"))
+    params: dict[str, Any] = {"since": since, "until": until or db.now() + timedelta(seconds=AHEAD_S)}
     one = ""
     if gpu is not None and gpu.startswith("#"):
         one = "and gpu_uuid is null and gpu_index = {number}"

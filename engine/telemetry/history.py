@@ -1,4 +1,8 @@
-"""Reading the flight recorder: an hour of every box at once (hour.py), then only what is new."""
+"""Reading the flight recorder: an hour of every box at once (hour.py), then only what is new.
+
+A row ahead of the database's clock (the clock was set back, or anybody wrote it) is not the newest one: it would hide all
+that is recorded until its time has come.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 
 from engine.store import Db
 from engine.telemetry.hour import HourSummary, hour, hour_summary
-from engine.telemetry.rows import assemble
+from engine.telemetry.rows import AHEAD_S, assemble
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuFacts
 from engine.telemetry.writer import GPU_COLUMNS, SAMPLE_COLUMNS
 
@@ -31,8 +35,8 @@ def since(db: Db, at: datetime, boxes: Sequence[str] | None = None, limit: int =
     if at.tzinfo is None:
         raise ValueError(f"since: {at} has no time zone")
     named = "and box {any[boxes]}" if boxes is not None else ""
-    where = f"where tier = 'detail' and at > {{at}} {named}"
-    params: dict[str, Any] = {"at": at} | ({"boxes": list(boxes)} if boxes is not None else {})
+    where = f"where tier = 'detail' and at > {{at}} and at <= {{after[ahead]}} {named}"
+    params: dict[str, Any] = {"at": at, "ahead": AHEAD_S} | ({"boxes": list(boxes)} if boxes is not None else {})
     rows = db.all(
         f"select {', '.join(SAMPLE_COLUMNS)} from flight_recorder {where} order by at limit {{n}}", n=limit, **params
     )
@@ -49,9 +53,9 @@ def since(db: Db, at: datetime, boxes: Sequence[str] | None = None, limit: int =
 def latest(db: Db, boxes: Sequence[str] | None = None) -> dict[str, BoxSample]:
     """The newest detail sample of each box."""
     named = "where b.box {any[boxes]}" if boxes is not None else ""
-    params: dict[str, Any] = {"boxes": list(boxes)} if boxes is not None else {}
-    newest = (
-        "(select max(x.at) from flight_recorder x where x.box = b.box and x.tier = 'detail')"  # an index look-up each
+    params: dict[str, Any] = {"ahead": AHEAD_S} | ({"boxes": list(boxes)} if boxes is not None else {})
+    newest = (  # an index look-up each
+        "(select max(x.at) from flight_recorder x where x.box = b.box and x.tier = 'detail' and x.at <= {after[ahead]})"
     )
     rows = db.all(
         f"select {', '.join(f'f.{column}' for column in SAMPLE_COLUMNS)} from boxes b "
@@ -78,13 +82,20 @@ def details(db: Db, box: str, start: datetime) -> list[BoxSample]:
 
 def last_minute(db: Db, box: str) -> datetime | None:
     """The start of the last minute that was rolled up."""
-    found = db.value("select max(at) as last_at from flight_recorder where box = {box} and tier = 'minute'", box=box)
-    return found if isinstance(found, datetime) else None
+    return _last(db, box, "minute")
 
 
 def newest(db: Db, box: str) -> datetime | None:
     """The time of the box's last detail row."""
-    found = db.value("select max(at) as last_at from flight_recorder where box = {box} and tier = 'detail'", box=box)
+    return _last(db, box, "detail")
+
+
+def _last(db: Db, box: str, tier: str) -> datetime | None:
+    found = db.value(
+        f"select max(at) as last_at from flight_recorder where box = {{box}} and tier = '{tier}' and at <= {{after[ahead]}}",
+        box=box,
+        ahead=AHEAD_S,
+    )
     return found if isinstance(found, datetime) else None
 
 

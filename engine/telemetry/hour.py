@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.store import Db
 from engine.store.db import Row
-from engine.telemetry.rows import Key, assemble
+from engine.telemetry.rows import AHEAD_S, Key, assemble
 from engine.telemetry.sample import BOX_FOLDED, BOX_RANGED, GPU_RANGED, BoxSample, GpuSample
 from engine.telemetry.throttle import total, worst
 from engine.telemetry.together import ADDED_UP, unfold
@@ -103,8 +103,9 @@ def _added_up(db: Db, start: datetime, tails: Mapping[str, datetime], of: int) -
     params: dict[str, Any] = {"boxes": list(tails)} if named else {}
     rows = db.all(
         f"select box, 'minute' as tier, at, {ADDED_UP} from flight_recorder_gpu where tier = 'minute' and at >= {{start}} "
-        f"{named} group by box, at",
+        f"and at <= {{after[ahead]}} {named} group by box, at",
         start=start,
+        ahead=AHEAD_S,
         **params,
     )
     what = f"d.box, d.tier, d.at, {ADDED_UP}"
@@ -150,9 +151,10 @@ def hour_summary(rows: Iterable[BoxSample]) -> HourSummary:
 def _minutes(db: Db, table: str, columns: Sequence[str], start: datetime, boxes: Sequence[str] | None) -> list[Row]:
     """Unsorted: sorting tens of thousands of wide rows costs the server more than finding them."""
     named = "and box {any[boxes]}" if boxes is not None else ""
-    params: dict[str, Any] = {"start": start} | ({"boxes": list(boxes)} if boxes is not None else {})
+    params: dict[str, Any] = {"start": start, "ahead": AHEAD_S} | ({"boxes": list(boxes)} if boxes is not None else {})
     return db.all(
-        f"select {', '.join(columns)} from {table} where tier = 'minute' and at >= {{start}} {named}", **params
+        f"select {', '.join(columns)} from {table} where tier = 'minute' and at >= {{start}} and at <= {{after[ahead]}} {named}",
+        **params,
     )
 
 
@@ -170,15 +172,16 @@ def _tails(
         # "offset 0" keeps the planner from joining the whole table to the list of boxes instead.
         source = (
             "jsonb_to_recordset({tails}::text::jsonb) as t(box text, start_at timestamptz) cross join lateral "
-            f"(select * from {table} f where f.box = t.box and f.tier = '{tier}' and f.at >= t.start_at offset 0) d"
+            f"(select * from {table} f where f.box = t.box and f.tier = '{tier}' and f.at >= t.start_at "
+            "and f.at <= {after[ahead]} offset 0) d"
         )
     else:
         source = (
             f"json_each({{tails}}) t cross join {table} d on d.box = json_extract(t.value, '$.box') "
-            f"and d.tier = '{tier}' and d.at >= json_extract(t.value, '$.start_at')"
+            f"and d.tier = '{tier}' and d.at >= json_extract(t.value, '$.start_at') and d.at <= {{after[ahead]}}"
         )
     wanted = [
         {"box": box, "start_at": start.astimezone(UTC).isoformat(timespec="microseconds")}
         for box, start in tails.items()
     ]
-    return db.all(f"select {what} from {source} {group}", tails=json.dumps(wanted))
+    return db.all(f"select {what} from {source} {group}", tails=json.dumps(wanted), ahead=AHEAD_S)

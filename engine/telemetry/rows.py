@@ -9,6 +9,13 @@ from engine.store.db import Row
 from engine.telemetry.sample import BOX_METRICS, GPU_METRICS, BoxSample, GpuSample
 
 Key = tuple[str, str, datetime]  # box, tier, time
+AHEAD_S = 60.0  # a row that is further ahead of the database's clock is not read before its time
+MOST = 1e15  # no reading is beyond it; sums of such numbers make PostgreSQL refuse the whole question
+
+
+def summed(column: str) -> str:
+    """SQL: the sum of a column over what may be a reading (NaN and infinity are none)."""
+    return f"sum(case when {column} <= {MOST:.0f} then {column} end)"
 
 
 def assemble(

@@ -10,6 +10,8 @@ from typing import Any
 
 from engine.errors import BadInput
 from engine.store import Db
+from engine.telemetry.history import last_minute
+from engine.telemetry.rows import AHEAD_S, MOST, summed
 from engine.telemetry.sample import BOX_RANGED, GPU_RANGED
 
 BUCKETS = 720
@@ -39,11 +41,13 @@ def span(db: Db, *, box: str, span_s: int, gpu: int | None = None) -> dict[str, 
     step = max(MINUTE_S, -(-span_s // BUCKETS))
     end = db.now()
     start = _floor(end - timedelta(seconds=span_s), step)
-    newest = db.value("select max(at) as last_at from flight_recorder where box = {box} and tier = 'minute'", box=box)
-    tail = max(start, newest + timedelta(seconds=MINUTE_S)) if isinstance(newest, datetime) else start
-    where = {"box": box, "start": start, "tail": tail}
-    boxes = {row["bucket"]: row for row in db.all(_box_sql(db, step), **where)}
-    cards = {row["bucket"]: row for row in db.all(_gpu_sql(db, step, gpu), **where, gpu=gpu)}
+    newest = last_minute(db, box)
+    tail = start if newest is None else max(start, newest + timedelta(seconds=MINUTE_S))
+    where = {"box": box, "start": start, "tail": tail, "until": end + timedelta(seconds=AHEAD_S)}
+    boxes = {row["bucket"]: row for row in db.all(_box_sql(db, step), **where) if row["bucket"] is not None}
+    cards = {
+        row["bucket"]: row for row in db.all(_gpu_sql(db, step, gpu), **where, gpu=gpu) if row["bucket"] is not None
+    }
     buckets = sorted({*boxes, *cards})
     return {
         "box": box,
@@ -63,8 +67,8 @@ def _floor(at: datetime, step: int) -> datetime:
 
 
 _ROWS = (
-    "(select {columns} from {table} where box = {{box}} and tier = 'minute' and at >= {{start}}{more} union all "
-    "select {columns} from {table} where box = {{box}} and tier = 'detail' and at >= {{tail}}{more}) r"
+    "(select {columns} from {table} where box = {{box}} and tier = 'minute' and at >= {{start}} and at <= {{until}}{more} union all "
+    "select {columns} from {table} where box = {{box}} and tier = 'detail' and at >= {{tail}} and at <= {{until}}{more}) r"
 )
 
 
@@ -72,7 +76,7 @@ def _box_sql(db: Db, step: int) -> str:
     ranged = [name for name in BOX_VALUES if name in BOX_RANGED]
     columns = ", ".join(["at", *BOX_VALUES, *BOX_SUMS, *(f"{name}_{end}" for name in ranged for end in ("min", "max"))])
     values = [_folded(name, name in BOX_RANGED) for name in BOX_VALUES]
-    sums = [f"sum({name}) as {name}" for name in BOX_SUMS]
+    sums = [f"{summed(name)} as {name}" for name in BOX_SUMS]
     rows = _ROWS.format(columns=columns, table="flight_recorder", more="")
     return f"select {_bucket(db, step)} as bucket, {', '.join([*values, *sums])} from {rows} group by 1"
 
@@ -93,13 +97,14 @@ def _gpu_sql(db: Db, step: int, gpu: int | None) -> str:
     sums = [f"max({name}) as {name}" for name in GPU_SUMS]
     masked = "max(case when throttle_source = 'mask' then 1 else 0 end) as masked"
     inner = f"select at, {', '.join([*each, *sums, masked])} from {rows} group by at"
-    outer = [_folded(name, True) for name in GPU_VALUES] + [f"sum({name}) as {name}" for name in GPU_SUMS]
+    outer = [_folded(name, True) for name in GPU_VALUES] + [f"{summed(name)} as {name}" for name in GPU_SUMS]
     return f"select {_bucket(db, step)} as bucket, {', '.join([*outer, 'max(masked) as masked'])} from ({inner}) g group by 1"
 
 
 def _folded(name: str, ranged: bool) -> str:
     low, high = (f"coalesce({name}_min, {name})", f"coalesce({name}_max, {name})") if ranged else (name, name)
-    return f"min({low}) as {name}_low, max({high}) as {name}_high, avg({name}) as {name}_mean"
+    mean = f"avg(case when abs({name}) <= {MOST:.0f} then {name} end)"
+    return f"min({low}) as {name}_low, max({high}) as {name}_high, {mean} as {name}_mean"
 
 
 def _bucket(db: Db, step: int) -> str:
@@ -114,7 +119,7 @@ def _value(row: dict[str, Any] | None, name: str) -> Any:
 
 
 def _triple(row: dict[str, Any] | None, name: str) -> list[float | None] | None:
-    if row is None or row[f"{name}_low"] is None or row[f"{name}_high"] is None:
-        return None
+    if row is None or not all(isinstance(row[f"{name}_{end}"], int | float) for end in ("low", "high")):
+        return None  # SQLite keeps a text in a column of numbers
     mean = row[f"{name}_mean"]
     return [round(row[f"{name}_low"], 3), round(row[f"{name}_high"], 3), round(mean, 3) if mean is not None else None]

@@ -15,6 +15,7 @@ from typing import Any
 from engine.queue.family import FAMILIES
 from engine.store import Db
 from engine.store.db import Row
+from engine.telemetry.rows import summed
 from engine.telemetry.throttle import worst
 
 HOUR_S = 3600
@@ -24,14 +25,17 @@ JOBS = 50
 JOBS_READ = 5_000  # long attempts that are looked at, all boxes together; of each box the newest
 
 _SUMS = (
-    "count(*) as minutes, sum(power_ms) as p, sum(thermal_ms) as t, sum(gpu_hw_brake_ms) as b, "
-    "sum(cpu_throttle_ms) as c, sum(gpu_sync_boost_ms) as s, sum(brakes) as brakes, "
+    f"count(*) as minutes, {summed('power_ms')} as p, {summed('thermal_ms')} as t, {summed('gpu_hw_brake_ms')} as b, "
+    f"{summed('cpu_throttle_ms')} as c, {summed('gpu_sync_boost_ms')} as s, sum(brakes) as brakes, "
     "max(case when gpu_throttle_source = 'mask' then 2 when gpu_throttle_source is not null then 1 end) as source"
 )
+_WORSE_HEAT = (
+    "(case when coalesce(sw_thermal_ms, 0) > coalesce(hw_thermal_ms, 0) then sw_thermal_ms "
+    "else coalesce(hw_thermal_ms, sw_thermal_ms) end)"
+)
 _CARD_SUMS = (
-    "sum(sw_power_ms) as p, sum(case when coalesce(sw_thermal_ms, 0) > "
-    "coalesce(hw_thermal_ms, 0) then sw_thermal_ms else coalesce(hw_thermal_ms, sw_thermal_ms) end) as t, "
-    "sum(hw_brake_ms) as b, sum(sync_boost_ms) as s, sum(brakes) as brakes, "
+    f"{summed('sw_power_ms')} as p, {summed(_WORSE_HEAT)} as t, "
+    f"{summed('hw_brake_ms')} as b, {summed('sync_boost_ms')} as s, sum(brakes) as brakes, "
     "max(case when throttle_source = 'mask' then 2 when throttle_source is not null then 1 end) as source"
 )
 
@@ -63,14 +67,15 @@ def history(db: Db, span_s: float = 86_400.0, until: str | None = None) -> dict[
     start = datetime.fromtimestamp(first * HOUR_S, UTC)
     rows = db.all(
         f"select box, {_hour(db)} as hour, {_SUMS} from flight_recorder where tier = 'minute' and at >= {{start}} "
-        "group by 1, 2",
+        "and at <= {now_at} group by 1, 2",
         start=start,
+        now_at=now,
     )
     hours: dict[str, dict[int, Row]] = {}
     for row in rows:
         if isinstance(row["box"], str):
             hours.setdefault(row["box"], {})[_hour_number(row["hour"])] = row
-    _add_cards(db, hours, start)
+    _add_cards(db, hours, start, now)
     return {
         "at": now.astimezone(UTC).isoformat(),
         "hours": [datetime.fromtimestamp(hour * HOUR_S, UTC).isoformat() for hour in range(first, last + 1)],
@@ -78,16 +83,17 @@ def history(db: Db, span_s: float = 86_400.0, until: str | None = None) -> dict[
     }
 
 
-def _add_cards(db: Db, hours: dict[str, dict[int, Row]], start: datetime) -> None:
+def _add_cards(db: Db, hours: dict[str, dict[int, Row]], start: datetime, now: datetime) -> None:
     """Fill hours whose rows say nothing of their GPUs from the rows of those: per cause the worst card."""
     silent = [box for box, some in hours.items() if any(row["source"] is None for row in some.values())]
     if not silent:
         return
     rows = db.all(
         f"select box, {_hour(db)} as hour, gpu_index, {_CARD_SUMS} from flight_recorder_gpu "
-        "where box {any[boxes]} and tier = 'minute' and at >= {start} group by 1, 2, 3",
+        "where box {any[boxes]} and tier = 'minute' and at >= {start} and at <= {now_at} group by 1, 2, 3",
         boxes=silent,
         start=start,
+        now_at=now,
     )
     cards: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
@@ -165,7 +171,7 @@ def jobs(
 
 
 _ATTEMPT = "family, job_id, box, queue, project, elapsed_s, created_at"
-_ENDED = "elapsed_s >= 9 and created_at >= {start} and event_type in ('completed', 'failed', 'cancelled')"
+_ENDED = "elapsed_s >= 9 and elapsed_s <= 3e8 and created_at >= {start} and event_type in ('completed', 'failed', 'cancelled')"
 
 
 def _held(db: Db, boxes: Sequence[str], start: datetime, each: int) -> list[Row]:
