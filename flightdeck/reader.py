@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CALL_S = 4.0  # deadline of one question
 REFUSED_S = 2.0  # so long after a connection failed nothing is tried again: every question would wait for its deadline
+AGAIN_S = 5.0  # a question that is repeated and failed is asked again that soon
 ERROR_CELLS = 200
 
 Key = tuple[str, tuple[tuple[str, Hashable], ...]]
@@ -157,6 +158,8 @@ class Reader:
     def _work(self) -> None:
         while (ask := self._next()) is not None:
             answer = self._answer(ask)
+            if answer.error:
+                ask.due = min(ask.due, time.monotonic() + AGAIN_S)
             if ask.live:
                 self.soon(_deliver, ask, answer)
         if self._db is not None:

@@ -139,6 +139,29 @@ def test_a_question_is_repeated_until_it_is_stopped(reader: Reader, deck: Deck) 
     assert len(deck.answers) == count + 1
 
 
+def test_a_repeated_question_that_failed_is_asked_again_soon(
+    store: Store, deck: Deck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only after the minute for which a good answer is good."""
+    monkeypatch.setattr("flightdeck.reader.AGAIN_S", 0.01)
+    tries: list[int] = []
+
+    def second_time(db: Db) -> int:
+        tries.append(1)
+        if len(tries) < 2:
+            raise TimeoutError("too slow")
+        return len(tries)
+
+    reader = Reader(lambda: store, deck.soon, {"second_time": second_time})
+    try:
+        reader.ask("second_time", {}, deck.answers.append, every_s=3600.0, owner=1)
+        assert [answer.value for answer in deck.wait(2)] == [None, 2]
+    finally:
+        reader.close()
+        assert reader._thread is not None
+        reader._thread.join(20)
+
+
 def test_a_database_that_is_away_is_told_and_asked_again_later(deck: Deck) -> None:
     """D13, D14: one line, no waiting on the UI thread, and no connection attempt per question."""
     from engine.store import open_store
