@@ -242,6 +242,9 @@ def test_every_command_shows_an_example(capsys: pytest.CaptureFixture[str]) -> N
         ("flightdeck", "up", "--help"),
         ("flightdeck", "snapshot", "--help"),
         ("flightdeck", "doctor", "--help"),
+        ("flightdeck", "record", "--help"),
+        ("flightdeck", "replay", "--help"),
+        ("flightdeck", "autopsy", "--help"),
         ("queue-worker-supervisor", "--help"),
     ):
         code, out, _ = run(capsys, *args)
