@@ -110,16 +110,18 @@ def test_a_signal_restores_the_terminal(terminal: Open, fleet_url: str, number: 
 def test_a_crash_restores_the_terminal_and_tells_no_password(terminal: Open, fleet_url: str) -> None:
     """D22: also when a defect ends it; the traceback shows no values of variables."""
     prelude = (
-        "import flightdeck.looking as a\n"
+        "import flightdeck.screens.page as a\n"
         "def boom(self):\n"
         "    secret = 'hunter' + '2'\n"
-        "    raise RuntimeError('defect')\n"
-        "a.Looker.do_sort = boom\n"
+        "    if self.size.width == 100:\n"
+        "        raise RuntimeError('defect')\n"
+        "    self.redraw()\n"
+        "a.Page.on_resize = boom\n"
     )
     deck = terminal("--db", fleet_url, prelude=prelude)
     before = deck.flags()
     deck.wait_for("attic")
-    deck.keys("s")
+    deck.resize(100, 30)
     assert deck.wait_gone() == 1
     assert deck.flags() == before
     assert all(sequence in deck.sent for sequence in RESTORED)
