@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from engine import config
-from engine.errors import BadInput, EngineError, StoreError
+from engine.errors import BadInput, StoreError
 from engine.feed import Feed, FeedUpdate
 from engine.store import Db, Store
 from flightdeck.launch import store_name
@@ -116,8 +116,9 @@ class Recorder:
             except StoreError:
                 self._close()  # the feed tells that the database is away
                 return
-            except EngineError as error:
-                said = Said(question.name, question.arguments, None, str(error))
+            except Exception as error:  # one question that fails must not end a night's recording
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                said = Said(question.name, question.arguments, None, reason[:200])
             try:
                 self._writer.answer(said, time.monotonic())
             except OSError as error:
