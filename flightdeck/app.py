@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.segment import Segments
 from rich.traceback import Traceback
 from textual.binding import BindingType
-from textual.theme import Theme
 
 from flightdeck import actions as table
 from flightdeck.alerts import Alert, Alerts, toast
@@ -37,7 +36,8 @@ from flightdeck.reader import Answers, Canned, Reader
 from flightdeck.roster import Roster
 from flightdeck.schedule import Schedule
 from flightdeck.screens.pages import PAGES
-from flightdeck.styles.palette import DARK, LIGHT, Palette, palette
+from flightdeck.styles.palette import Palette, palette
+from flightdeck.styles.themes import THEMES
 from flightdeck.term.paint import Painter
 from flightdeck.term.shown import Shown
 from flightdeck.widgets.lines import ASCII, BLOCKS, UNICODE, Span
@@ -110,8 +110,8 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
         self.loop: asyncio.AbstractEventLoop | None = None
         self.painter = Painter(self)
         self._turn = contextvars.copy_context()
-        self.register_theme(_theme("deck-dark", DARK, "#0d1117", True))
-        self.register_theme(_theme("deck-light", LIGHT, "#ffffff", False))
+        for look in THEMES:
+            self.register_theme(look)
         for action in self.actions:
             if action.keys:
                 self.bind(",".join(action.keys), f"act('{action.id}')", description=action.title, show=False)
@@ -300,10 +300,3 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
             getattr(self.operator, do)()
         else:
             getattr(self.looker, action.handler)()
-
-
-def _theme(name: str, colors: dict[str, str], ground: str, dark: bool) -> Theme:
-    return Theme(
-        name=name, primary=colors["info"], warning=colors["warn"], error=colors["bad"], success=colors["ok"],
-        foreground=colors["text"], background=ground, surface=ground, panel=ground, dark=dark,
-    )  # fmt: skip
