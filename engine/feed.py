@@ -261,14 +261,19 @@ class _Session:
                 sample = self._intake.payload(wake.payload, self._now())
                 if sample is not None:
                     self._samples.append(sample)
-                    if sample.box not in self._feed._facts and sample.box not in self._feed._strangers:
-                        self._feed._strangers.add(sample.box)
-                        self._feed._facts_read = 0.0
-                        self._mark_dirty()
+                    self._meet(sample.box)
                 elif self._intake.cut:
                     self._fill = True
             else:
                 self._mark_dirty()
+
+    def _meet(self, box: str) -> None:
+        """Look at once for the facts of a box that is new."""
+        feed = self._feed
+        if box not in feed._facts and box not in feed._strangers:
+            feed._strangers.add(box)
+            feed._facts_read = 0.0
+            self._mark_dirty()
 
     def _many(self) -> bool:
         return len(self._intake.last) > MANY
@@ -303,7 +308,10 @@ class _Session:
         ):
             view = self._view()
         if self._fill and now >= self._filled + 0.5 * feed._refresh_s:
-            self._samples += self._since()
+            found = self._since()
+            for box in {sample.box for sample in found}:
+                self._meet(box)
+            self._samples += found
         past = None
         if self._intake.gaps:
             if self._past_of is not None:
@@ -371,4 +379,4 @@ class _Session:
         self._mark_at = began - timedelta(seconds=6)
         self._filled, self._fill = time.monotonic(), False
         self._intake.cut.clear()
-        return self._intake.rows(rows)
+        return self._intake.rows(rows, began)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from engine.telemetry.rows import AHEAD_S
 from engine.telemetry.sample import BoxSample
 
 PAYLOAD_MOST = 8000  # bytes; PostgreSQL sends no longer ones
@@ -50,6 +51,7 @@ class Intake:
         if sample.box not in self.last and len(self.last) >= BOXES_MOST:
             self.dropped += 1
             return None
+        self._set_back(sample.box, now)
         if isinstance(data.get("backfill_since"), str):
             self.backfilled.add(sample.box)
         if sample.truncated:
@@ -57,8 +59,12 @@ class Intake:
             return None
         return self._once(sample)
 
-    def rows(self, samples: Iterable[BoxSample]) -> list[BoxSample]:
-        """The detail rows among ``samples`` that are news, oldest first."""
+    def rows(self, samples: Iterable[BoxSample], now: datetime | None = None) -> list[BoxSample]:
+        """The detail rows among ``samples`` that are news, oldest first. ``now``: database clock."""
+        samples = list(samples)
+        if now is not None:
+            for box in {sample.box for sample in samples}:
+                self._set_back(box, now)
         fresh = [s for s in sorted(samples, key=lambda s: s.at) if s.tier == "detail" and self._once(s) is not None]
         for sample in fresh:
             self.cut.discard(sample.box)
@@ -68,6 +74,13 @@ class Intake:
         """Note what came by another way (the history)."""
         if box not in self.last or at > self.last[box]:
             self.last[box] = at
+
+    def _set_back(self, box: str, now: datetime) -> None:
+        """The database's clock was set back: what is newest then would keep out everything until the clock is there again."""
+        before = self.last.get(box)
+        if before is not None and before > now + timedelta(seconds=AHEAD_S):
+            del self.last[box]
+            self.gaps.add(box)
 
     def _once(self, sample: BoxSample) -> BoxSample | None:
         before = self.last.get(sample.box)

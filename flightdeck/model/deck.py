@@ -110,7 +110,7 @@ class Deck:
             if sample.box not in self.histories:
                 self.histories[sample.box] = History()
                 urgent = True
-            self.histories[sample.box].add(sample)
+            self.histories[sample.box].add(sample, update.at)
             changed.add(sample.box)
             for (raw, _), past in self.pasts.items():
                 if raw == sample.box:

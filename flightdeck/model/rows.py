@@ -36,13 +36,16 @@ def integer(value: object) -> int | None:
 
 
 def moment(value: object) -> datetime | None:
-    """ISO text, or a time, with a zone; None for anything else."""
+    """ISO text, or a time, with a zone; None for anything else, and at both ends of the calendar, where no other zone can
+    show it."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
             return None
-    return value if isinstance(value, datetime) and value.tzinfo is not None else None
+    if not isinstance(value, datetime) or value.tzinfo is None or not 1 < value.year < 9999:
+        return None
+    return value
 
 
 def seconds_since(at: datetime | None, now: datetime) -> float | None:

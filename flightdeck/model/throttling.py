@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from flightdeck.model.rows import moment
 from flightdeck.model.slots import SEVERITY
 from flightdeck.model.text import clean
 from flightdeck.model.units import known
@@ -217,10 +218,5 @@ def _number(value: Any) -> float | None:
 
 
 def _time(value: Any) -> datetime | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return at.astimezone(UTC) if at.tzinfo is not None else None
+    at = moment(value)
+    return None if at is None else at.astimezone(UTC)

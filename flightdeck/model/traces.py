@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from flightdeck.model.axis import SLOTS
 from flightdeck.model.metrics import METRICS, Metric, find_range
 from flightdeck.model.slots import STEP_S, Columns, Pair, Ring, Sums, slot_of
 from flightdeck.model.units import known
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from engine.telemetry.sample import BoxSample, GpuSample
 
 _MINUTE = 60 // STEP_S
+_AHEAD = timedelta(seconds=60)
+_MOST = 1e15  # no reading and no second is beyond it
 
 Span = tuple[float, float, float]
 
@@ -52,8 +55,10 @@ class History:
         if not details and rows:
             self._newest(rows[-1], [_span(rows[-1], metric) for metric in METRICS])
 
-    def add(self, sample: BoxSample) -> None:
-        """One detail sample."""
+    def add(self, sample: BoxSample, now: datetime | None = None) -> None:
+        """One detail sample. ``now``: database clock; what lies ahead of it is not the newest (the clock was set back)."""
+        if now is not None and self.latest is not None and self.latest.at > now + _AHEAD:
+            self.latest = None
         if self.latest is not None and sample.tier == self.latest.tier and sample.at == self.latest.at:
             return  # the same row by notification and by gap fill
         slot = slot_of(sample.at, self.step_s)
@@ -70,7 +75,7 @@ class History:
         What is missing in it or makes no sense is a gap.
         """
         bucket_s = _number(answer.get("step_s")) or self.step_s
-        count = max(1, round(bucket_s / self.step_s))
+        count = min(max(1, round(bucket_s / self.step_s)), SLOTS)
         firsts = [None if at is None else int(at // self.step_s) for at in _numbers(answer.get("at"))]
         boxes, gpus = _table(answer, "box_values"), _table(answer, "gpu_values")
         for metric in METRICS:
@@ -253,7 +258,7 @@ def _pairs(values: Any) -> Iterator[Pair | None]:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if known(value) and not isinstance(value, bool) else None
+    return float(value) if known(value) and not isinstance(value, bool) and abs(value) < _MOST else None
 
 
 def _numbers(values: Any) -> list[float | None]:

@@ -96,6 +96,30 @@ def test_the_same_sample_twice_counts_once() -> None:
     assert history.throttle.totals(slot_of(NOW))[0]["P"] == 500.0
 
 
+def test_the_newest_sample_is_not_one_ahead_of_the_clock() -> None:
+    """The database's clock was set back: values that stand still for an hour beside a box that looks well."""
+    history = History()
+    history.add(BoxSample("b", NOW, cpu_temp_c=90.0), NOW)
+    back = NOW - timedelta(hours=1)
+    for seconds in (0, 2):
+        at = back + timedelta(seconds=seconds)
+        history.add(BoxSample("b", at, cpu_temp_c=40.0 + seconds), at)
+    assert history.latest is not None and history.latest.at == back + timedelta(seconds=2)
+    assert history.rings["cpu_c"].last == 42.0
+
+
+def test_a_garbled_past_is_a_gap_and_no_endless_work() -> None:
+    """Of a recording that was cut or edited: times and lengths that no clock has."""
+    history = History(30)
+    at = NOW.timestamp() // 120 * 120
+    odd = {"box_values": {"cpu_pct": [[1, 2, 3]] * 4}, "box_sums": {"power_ms": [1e308, 1e308, 5.0, 6000.0]}}
+    for step_s in (1e308, 1e14, -5, "x", None, 120):
+        history.load_span({"step_s": step_s, "at": [1e308, -1e300, "x", at], **odd})
+    slot = slot_of(NOW, 30)
+    assert history.rings["cpu_pct"].columns(slot, 4, 1) == [(1.0, 2.0)]
+    assert all(math.isfinite(ms) for ms in history.throttle.totals(slot)[0].values())
+
+
 def test_throttle_totals_cover_exactly_the_hour() -> None:
     history = History()
     for second in range(0, 7200, 10):

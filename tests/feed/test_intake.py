@@ -26,6 +26,20 @@ def test_a_sample_comes_through_once() -> None:
     assert intake.dropped == 0
 
 
+@pytest.mark.parametrize("way", ["payload", "rows"])
+def test_a_box_does_not_stand_still_when_the_clock_is_set_back(way: str) -> None:
+    """What was newest by the old clock kept out every sample until the new one was there, and the box looked well."""
+    intake = Intake()
+    assert intake.payload(text(), NOW) is not None
+    back = NOW - timedelta(hours=1)
+    at = back.isoformat()
+    if way == "payload":
+        assert intake.payload(text(at=at), back) is not None and intake.payload(text(at=at), back) is None
+    else:
+        assert len(intake.rows([BoxSample("kestrel", back)], back)) == 1
+    assert intake.last == {"kestrel": back} and intake.gaps == {"kestrel"}
+
+
 @pytest.mark.parametrize(
     "payload",
     [
