@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from engine.store import Store
 
 
-YOUNG_S = 8.0  # a deck that was just opened says nothing yet about a leader that may be starting, too
-
-
 class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
     """``store_opener`` None: no feed (tests, still frames), and ``reader`` answers what pages ask. ``on_quit`` replaces
     leaving on ``q``; it gets the app."""
@@ -82,7 +79,7 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
         self.clock = clock or Clock(time.monotonic, lambda: datetime.now(UTC))
         self.profile = profile or Profile()
         self.deck = Deck(self.clock, classes=self.profile.classes)
-        self.deck.young_s = YOUNG_S if store_opener is not None else 0.0
+        self.deck.young_s = 8.0 if store_opener is not None else 0.0  # a still frame has no later
         self.alerts = Alerts()
         self.faults = Faults()
         self.glyphs = ASCII if ascii else BLOCKS if os.environ.get("FLIGHTDECK_CHARTS") == "blocks" else UNICODE
