@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,26 @@ __all__ = ["fleet_url", "terminal"]
 SHORT_STALL = "import flightdeck.term.outlet as o\no.STALL_S = 0.3"
 
 
-def busy_while_nobody_reads(deck: Terminal, until: Callable[[], bool]) -> None:
-    """Keys that change much of the screen, until something is so; what they draw has nowhere to go."""
-    deadline = time.monotonic() + 30.0
-    while not until() and time.monotonic() < deadline:
-        deck.keys("t")
-        time.sleep(0.02)
+def fill_the_kernel(deck: Terminal) -> None:
+    """Keys that draw the whole screen while nobody reads, until the terminal's end has taken nothing for a while."""
+    far_end = os.open(os.readlink(f"/proc/{deck.pid}/fd/2"), os.O_RDWR | os.O_NOCTTY)
+    try:
+        poll = select.poll()
+        poll.register(far_end, select.POLLOUT)
+        full_since: list[float] = []
+
+        def stuck() -> bool:
+            deck.keys("t")
+            time.sleep(0.02)
+            if poll.poll(0):
+                full_since.clear()
+            elif not full_since:
+                full_since.append(time.monotonic())
+            return bool(full_since) and time.monotonic() - full_since[0] > 1.0
+
+        eventually(stuck, what="the kernel to take no more")
+    finally:
+        os.close(far_end)
 
 
 def test_a_stall_is_followed_by_the_present_and_not_by_the_past(
@@ -39,15 +54,8 @@ def test_a_stall_is_followed_by_the_present_and_not_by_the_past(
 ) -> None:
     """D23: a terminal that tells nothing. Detach and attach look the same: output stands still, then goes on."""
     deck = opened(terminal, fleet_url, prelude=SHORT_STALL)
-    pressed = 0
-
-    def enough() -> bool:
-        nonlocal pressed
-        pressed += 1
-        return pressed > 100
-
     deck.reading = False
-    busy_while_nobody_reads(deck, enough)
+    fill_the_kernel(deck)
     with sqlite_store.connect("test") as db:
         db.run("update worker_heartbeats set state = 'parked', last_seen = {clock}")
         db.run("insert into worker_controls (box, queue, desired) values ('attic', 'cpu', 'off')")
@@ -58,14 +66,15 @@ def test_a_stall_is_followed_by_the_present_and_not_by_the_past(
     before, renewed, _ = played.partition(RENEW)
     assert renewed, "the whole screen is drawn anew"
     assert len(before) < 24_000, "what the kernel held is not played back whole"
-    assert "live" in deck.screen().split("\n")[0]
+    eventually(lambda: "live" in deck.screen().split("\n")[0])
     deck.keys("q")
     assert deck.wait_gone() == 0
     assert all(sequence in deck.sent for sequence in RESTORED)
 
 
 def test_a_terminal_that_answers_is_never_sent_more_than_it_shows(terminal: Open, fleet_url: str) -> None:
-    """D23: buffers of ssh and networks cannot be emptied, so little is sent ahead of what the far end has shown."""
+    """D23: buffers of ssh and networks cannot be emptied, so little is sent ahead of what the far end has shown. D22: no
+    question is left at the end, whose answer would be typed at the prompt."""
     deck = opened(terminal, fleet_url, answers=True, prelude="import flightdeck.term.outlet as o\no.LATE_S = 0.05")
     eventually(lambda: deck.sent.count(QUESTION) >= 2, what="answered questions")
     deck.reading = False
@@ -79,6 +88,7 @@ def test_a_terminal_that_answers_is_never_sent_more_than_it_shows(terminal: Open
     assert deck.sent[sent:].count(b"\x1b[1;1H") < 60, "a few frames and one whole picture, not three hundred frames"
     deck.keys("q")
     assert deck.wait_gone() == 0
+    assert QUESTION not in deck.sent[deck.sent.rindex(b"\x1b[?1049l") :]
 
 
 def test_keys_are_answered_over_a_slow_link(terminal: Open, fleet_url: str) -> None:
@@ -95,32 +105,21 @@ def test_keys_are_answered_over_a_slow_link(terminal: Open, fleet_url: str) -> N
     assert deck.wait_gone() == 0
 
 
-def test_no_question_is_left_for_the_shell(terminal: Open, fleet_url: str) -> None:
-    """D22: an answer that came after the end would be typed at the prompt."""
-    deck = opened(terminal, fleet_url, answers=True)
-    deck.keys("q")
-    assert deck.wait_gone() == 0
-    assert QUESTION not in deck.sent[deck.sent.rindex(b"\x1b[?1049l") :]
-
-
-@pytest.mark.parametrize("term", ["xterm", "xterm-256color", "screen", "linux"])
+@pytest.mark.parametrize("term", ["screen", "linux"])
 def test_every_kind_of_terminal_gets_what_it_can_show(terminal: Open, fleet_url: str, term: str) -> None:
     """D26: 16 colours without truecolor sequences; restored at the end."""
     deck = opened(terminal, fleet_url, env={"TERM": term, "COLORTERM": ""})
     deck.keys("q")
     assert deck.wait_gone() == 0
-    codes = sgr(deck.sent)
-    assert ("256" in term) == (38 in codes)
+    assert 38 not in sgr(deck.sent)
     assert all(sequence in deck.sent for sequence in RESTORED)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_light_and_dark(terminal: Open, fleet_url: str, theme: str) -> None:
-    ground = {"light": b"48;2;255;255;255", "dark": b"48;2;13;17;23"}[theme]
-    deck = opened(terminal, fleet_url, "--theme", theme)
+def test_a_light_ground_is_light(terminal: Open, fleet_url: str) -> None:
+    deck = opened(terminal, fleet_url, "--theme", "light", env={"TERM": "xterm-256color"})
     deck.keys("q")
     assert deck.wait_gone() == 0
-    assert ground in deck.sent
+    assert b"48;2;255;255;255" in deck.sent and b"48;2;13;17;23" not in deck.sent
 
 
 def test_a_profile_says_how_the_deck_opens(terminal: Open, fleet_url: str, tmp_path: Path) -> None:
