@@ -192,7 +192,7 @@ class Operator:
         self._job(
             "kill_job",
             "Kill",
-            "Its executor is killed; the job is queued again at the front, nothing spent.",
+            "Its executor is killed; the job is queued again in front, nothing spent.",
             Choice("yes", "k", "kill and requeue", "bad"),
         )
 

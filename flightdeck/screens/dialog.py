@@ -52,8 +52,8 @@ class ConfirmScreen(ModalScreen[str], inherit_bindings=False):
         yield self.view
 
     def on_mount(self) -> None:
-        for choice in self.choices:
-            self._bindings.bind(choice.key, f"answer('{choice.id}')", show=False)
+        for choice in self.choices:  # an answer's letter before a way to move
+            self._bindings.key_to_bindings[choice.key] = [Binding(choice.key, f"answer('{choice.id}')", show=False)]
         self.redraw()
 
     def on_resize(self) -> None:

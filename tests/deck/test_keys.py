@@ -278,6 +278,10 @@ def test_cancel_and_kill_ask_and_name_the_job() -> None:
         assert "Its run fails" in seen(app)
         await pilot.press("c")
         assert ledger(app).calls() == [("cancel_job", {"job_id": "200", "requested_by": app.operator.who})]
+        await pilot.press("X")
+        assert "nothing spent." in seen(app)  # whole
+        await pilot.press("k")  # answers, and does not move
+        assert ledger(app).calls()[1:] == [("kill_job", {"job_id": "200", "requested_by": app.operator.who})]
 
     fly(three_boxes(), flight)
 
