@@ -40,6 +40,8 @@ LISTS = ("jobs", "job")
 OVERVIEW = ("fleet",)
 BOX = ("box",)
 TRACES = ("fleet", "box", "throttle")
+SORTED = ("fleet", "jobs", "throttle", "queues")
+FILTERED = (*SORTED, "events")
 
 ACTIONS: tuple[Action, ...] = (
     Action("left", ("left", "h"), "h left", "Box to the left", "the box before this one", "move", palette=False, pages=OVERVIEW),
@@ -80,13 +82,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("scrub_on", ("full_stop",), ".", "Look forward", "towards now; past it, or with esc, time goes on", "time"),
     Action("freeze", ("f",), "f", "Freeze the picture", "data keeps coming, the view stands still until f again", "time"),
     Action("seen", ("a",), "a", "Acknowledge alerts", "all that are open count as seen; they stay on the events page", "view"),
-    Action("filter", ("slash",), "/", "Filter", "what is on this page, by words", "view", hint="filter"),
-    Action("sort", ("s",), "s", "Sort", "boxes by name, heat, throttling or load; lists by their columns", "view"),
+    Action("filter", ("slash",), "/", "Filter", "what is on this page, by words", "view", hint="filter", pages=FILTERED),
+    Action("sort", ("s",), "s", "Sort", "boxes by name, heat, throttling or load; lists by their columns", "view", pages=SORTED),
     Action("refresh", ("ctrl+l",), "ctrl+l", "Draw again", "repaints the screen and asks the database now", "view"),
     Action("theme", ("t",), "t", "Dark or light", "changes the colours", "view"),
     Action("palette", ("ctrl+p", "colon"), ": ctrl+p", "Commands", "every action by its name", "view", palette=False),
     Action("help", ("question_mark",), "?", "Help", "these pages", "view", hint="help"),
-    Action("quit", ("q", "ctrl+c", "ctrl+q"), "q", "Quit", "leaves the deck; lanes and jobs are not touched", "view", hint="quit"),
+    Action("quit", ("q", "ctrl+c", "ctrl+q"), "q", "Quit", "leaves the deck; lanes go on (`up` asks; a demo ends)", "view", hint="quit"),
 )  # fmt: skip
 
 # Only while a recording is played back.

@@ -49,6 +49,14 @@ def seed(db: Db, profiles: Iterable[BoxProfile] = PROFILES) -> None:
             queue=queue,
             project=project,
         )
+        db.run(
+            "insert into control_events (at, project, box, queue, action, policy, requested_by, detail) "
+            "values ({now}, {project}, {box}, {queue}, 'park', 'hard', 'ops', {detail})",
+            project=project,
+            box=box,
+            queue=queue,
+            detail=Json({"reason": "fan swap", "changed": 1, "message": f"{queue} on {box} ordered off (hard)"}),
+        )
 
 
 # What a past hour was throttled less than the last one, by hour and box, so that a day looks like a day.

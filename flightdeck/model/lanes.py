@@ -30,6 +30,8 @@ def lane_word(lane: Lane, since_view_s: float = 0.0) -> LaneWord:
         words = [lane_word(part, since_view_s) for part in lane.merged]
         if len({word.text for word in words}) == 1:
             return words[0]
+        if all(word.text.startswith("draining") for word in words):
+            return LaneWord(f"draining {lane.busy}", "warn")
         on = sum(word.text == "ON" for word in words)
         tone = "bad" if any(word.tone == "bad" for word in words) else "warn"
         return LaneWord(f"{on} of {len(words)} ON", tone)

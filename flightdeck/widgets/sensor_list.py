@@ -177,7 +177,7 @@ def process_lines(processes: Sequence[Process] | None, gpu_index: int | None, wi
         return []
     heading = Row(width).add("PROCESSES", "dim")
     if processes is None:
-        return [heading.add("  n/a  this recorder does not look for them", "faint").done()]
+        return [heading.add("  n/a  not looked for by this recorder", "faint").done()]
     if not processes:
         return [heading.add("  none uses a GPU", "faint").done()]
     mine = sorted(processes, key=lambda row: row.gpu_index != gpu_index)

@@ -147,6 +147,8 @@ def legend_line(width: int, cause: str, size: int) -> Line:
     row.add(". none  ? n/a  ", "faint")
     if size == 1:
         row.add("small < 10%  ", "faint")
+    elif size < 6:
+        row.add("bar: share of the time  ", "faint")
     return row.add("~ sampled", "faint").done()
 
 

@@ -76,6 +76,9 @@ def test_all_shows_one_row_per_queue_and_says_when_they_differ() -> None:
     assert (merged[0].slots, merged[0].busy, merged[0].queued) == (3, 1, 12)
     assert lane_word(merged[0]).text == "1 of 2 ON"
     assert [part.raw_project for part in merged[0].parts] == ["a", "b"]
+    lanes = [lane("gpu", of, slots=2, busy=n, state="draining") for of, n in (("a", 1), ("b", 2))]
+    merged = merge_lanes(read_view({"boxes": [{"box": "b", "lanes": lanes}]}).boxes[0].lanes)
+    assert lane_word(merged[0]).text == "draining 3"
 
 
 def test_parked_lanes_are_counted_once_each() -> None:
