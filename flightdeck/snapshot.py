@@ -48,6 +48,10 @@ def main(
         raise BadInput("--at wants a --recording; the database has the present alone")
     else:
         seen = looked_up(project or str(config.get("project")) or None, form)
+    if name == "box" and form != "json":
+        boxes = sorted(row["box"] for update in seen.updates for row in (update.view or {}).get("boxes", ()))
+        if arguments["box"] not in boxes:
+            raise BadInput(f"--page: no box is called {arguments['box']!r}; there are: {', '.join(boxes) or 'none'}")
     if form == "json":
         text = json.dumps(seen.plain, indent=2)
     else:

@@ -212,13 +212,20 @@ def _fleet(facts: Fleet) -> Iterator[Finding]:
         more = f"; and {len(worst) - 5} more reasons" if len(worst) > 5 else ""
         text = f"{total:,} queued jobs that no live slot could hold: {reasons}{more}"
         yield Finding("warning", "placement", text, "start such a lane, or cancel them")
-    else:
+    elif _leads(facts) is not None:  # who judges it
         yield Finding("ok", "placement", "every queued job has a live slot that could hold it")
 
 
+def _orchestrators(facts: Fleet) -> list[dict[str, Any]]:
+    return [s for s in facts.services if s["kind"] == "orchestrator" and s["age_s"] <= LEADER_SILENT_S]
+
+
+def _leads(facts: Fleet) -> dict[str, Any] | None:
+    return next((s for s in _orchestrators(facts) if s["is_leader"]), None)
+
+
 def _leader(facts: Fleet) -> Iterator[Finding]:
-    orchestrators = [s for s in facts.services if s["kind"] == "orchestrator" and s["age_s"] <= LEADER_SILENT_S]
-    leader = next((s for s in orchestrators if s["is_leader"]), None)
+    orchestrators, leader = _orchestrators(facts), _leads(facts)
     if leader is None:
         wanted = facts.waiting or any(live(lane) for lane in facts.lanes)
         text = "no leader: graphs do not move on and lost work is not brought back"

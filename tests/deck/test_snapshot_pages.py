@@ -46,5 +46,7 @@ def test_a_recording_can_be_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (code, err) == (0, "") and "beelink" in out and "14:03" in out.split("\n")[0]
     code, out, _ = snapshot(capsys, "--recording", file, "--json")
     assert code == 0 and [box["box"] for box in json.loads(out)["boxes"]][:2] == ["beelink", "spark"]
+    code, out, err = snapshot(capsys, "--recording", file, "--page", "box:nosuch")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "beelink, spark" in err
     assert snapshot(capsys, "--at", "20s")[0] == 2
     assert snapshot(capsys, "--recording", file, "--at", "noon")[0] == 2

@@ -120,6 +120,8 @@ def test_a_sample_of_the_recorder_arrives(store: Store, db: Db, watcher: Watcher
     eventually(lambda: [s.cpu_pct for s in watcher.samples("osprey")] == [77.0], 10)
     view = eventually(lambda: next((u.view for u in watcher.updates if u.view and u.view["boxes"]), None), 10)
     assert view is not None and view["boxes"][0]["box"] == "osprey"
+    known = eventually(lambda: [u for u in watcher.updates if u.view and any(b["facts"] for b in u.view["boxes"])], 10)
+    assert known[0].view["boxes"][0]["facts"]["cores"] == 8
 
 
 def test_hw_metrics_of_any_program_appears_as_that_box_within_a_second(
