@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -167,7 +168,8 @@ def facts_rows(known: Mapping[str, BoxFacts]) -> dict[str, dict[str, Any]]:
 
 
 def jsonable(value: Any) -> Any:
-    """Times as ISO text in UTC, bytes (SQLite keeps them in any column) as text; everything else as it is."""
+    """Times as ISO text in UTC, bytes (SQLite keeps them in any column) as text, what is no finite number as None (JSON has no
+    word for it, and a column of numbers may hold it); everything else as it is."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, datetime):
@@ -176,4 +178,4 @@ def jsonable(value: Any) -> Any:
         return {jsonable(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

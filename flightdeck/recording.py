@@ -42,6 +42,7 @@ FULL_VIEW_S = 60.0
 FLUSH_S = 2.0  # a crash costs a compressed recording at most so much
 KEPT_S = 3900.0  # a little more than the hour that a deck remembers
 LONGEST_LINE = 256 * 2**20
+LONGEST_S = 3.2e8  # ten years; no calendar bears what a garbled line may say
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -329,7 +330,7 @@ def _row(line: bytes) -> Row | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(row, dict) or number(row.get("t")) is None or row["t"] < 0:
+    if not isinstance(row, dict) or number(row.get("t")) is None or not 0 <= row["t"] <= LONGEST_S:
         return None
     if "ask" in row:
         return row if isinstance(row.get("with") or {}, dict) else None

@@ -167,13 +167,26 @@ def test_garbage_between_lines_is_skipped_and_counted(tmp_path: Path) -> None:
     lines = written(tmp_path / "r", flight()).read_bytes().splitlines(keepends=True)
     rubbish = [
         b"\0\0\0\0\n", b"\n", b"{}\n", b"[1,2]\n", b'{"t":-1,"link":[]}\n', b'{"t":NaN,"link":[]}\n',
-        b'{"t":1,"link":7}\n', b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"t":2,"ask":"x","with":[1]}\n',
+        b'{"t":1e300,"link":[]}\n', b'{"t":1,"link":7}\n', b"\xff\xfe\n", b"[" * 100_000 + b"\n", b'{"t":2,"ask":"x","with":[1]}\n',
     ]  # fmt: skip
     path = tmp_path / "mixed"
     path.write_bytes(b"".join([*lines[:20], *rubbish, *lines[20:]]))
     recording = Recording.load(path)
     assert recording.skipped == len(rubbish) and not recording.cut
     assert recording.updates(0, 99, 0.0) == Recording(lines).updates(0, 99, 0.0)
+
+
+def test_a_number_that_json_has_no_word_for_ends_no_recording(tmp_path: Path) -> None:
+    """A column of numbers may hold NaN and infinity: one such row kept every view out of the file, or ended it."""
+    fleet = four_boxes()
+    fleet.boxes[0][0]["facts"]["mem_mb"] = float("inf")
+    fleet.boxes[1][0]["jobs"][0]["progress_pct"] = float("nan")
+    said = Said("throttle", {}, {"boxes": [{"total_s": float("nan")}]})
+    recording = Recording.load(written(tmp_path / "r", [update(view=fleet.view())], [(0.0, said)]))
+    view = recording.updates(0, 1, MONO)[0].view
+    assert view is not None and view["boxes"][0]["facts"]["mem_mb"] is None
+    assert view["boxes"][1]["jobs"][0]["progress_pct"] is None and len(view["boxes"]) == 4
+    assert list(recording.answers(1.0).values()) == [{"boxes": [{"total_s": None}]}]
 
 
 def test_odd_values_do_not_stop_a_replay() -> None:
