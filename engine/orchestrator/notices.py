@@ -18,16 +18,15 @@ from datetime import datetime
 from typing import Any
 
 from engine import config
+from engine.orchestrator.notice import Notice, box_back, dead_box, failed_run, poison_job, throttled
 from engine.orchestrator.notify import Courier, Pending, Told, message
 from engine.orchestrator.side import SweepLoop
 from engine.orchestrator.sweeps import Clock, PartlyDone, Sweep
-from engine.queue.family import FAMILIES
 from engine.store import Db, Json, Store
 from engine.telemetry import throttle_now
 
 log = logging.getLogger("engine.orchestrator")
 
-KINDS = ("box_dead", "box_back", "lane_lost", "run_failed", "poison_job", "throttling")
 ACTION = "alert"
 
 LOOK_S = 2.0
@@ -39,19 +38,6 @@ SCAN = 100_000  # ids of a history in one look
 RUNS_KNOWN = 5000
 PENDING_MOST = 2000
 THROTTLE_EVERY_S = 15.0
-
-
-@dataclass(frozen=True)
-class Notice:
-    """One thing to tell. ``key`` names its episode; empty for what happens once."""
-
-    kind: str
-    text: str
-    key: str = ""
-    box: str | None = None
-    queue: str | None = None
-    project: str = ""
-    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -165,7 +151,7 @@ class Notices:
         if len(new) == ROWS:  # the mark must not pass what this look had no room for
             when, _, outbox = self._tops[-1]
             self._tops[-1] = (when, new[-1]["id"], outbox)
-        return [_poison_notice(row) for row in new]
+        return [poison_job(row) for row in new]
 
     def _runs(self, db: Db, state: State) -> list[Notice]:
         """Runs that failed: seen by the outbox, which every end of a node and every dispatch that fails passes."""
@@ -191,7 +177,7 @@ class Notices:
         state.watched = [row["id"] for row in rows if row["status"] in ("queued", "running")][:ROWS]
         failed = [row for row in rows if row["status"] == "failed"]
         state.runs = [*state.runs, *(row["id"] for row in failed)][-RUNS_KNOWN:]
-        return [_run_notice(row) for row in failed]
+        return [failed_run(row) for row in failed]
 
     # -- what is
 
@@ -205,14 +191,14 @@ class Notices:
         for held in self._held.values():
             key = f"throttling|{held.box}"
             if held.above or (key in state.open and not held.below):
-                present[key] = _throttle_notice(held, key)
+                present[key] = throttled(held, key)
         if not state.levels_known:
             state.levels_known = True
             state.open = dict.fromkeys(present, False)
             return []
         ended = [key for key in state.open if key not in present]
         begun = [key for key in present if key not in state.open]
-        back = [_back_notice(key) for key in ended if key.startswith("box_dead|") and state.open[key]]
+        back = [box_back(key) for key in ended if key.startswith("box_dead|") and state.open[key]]
         state.open = {key: told for key, told in state.open.items() if key in present} | dict.fromkeys(begun, True)
         told = [present[key] for key in begun]
         return [one for one in told if one.kind != "lane_lost" or f"box_dead|{one.box}" not in present] + back
@@ -320,7 +306,7 @@ def _silence(db: Db) -> dict[str, Notice]:
         if silent > SILENT_S and box in works:
             queues = sorted({str(row["queue"]) for row in lanes if row["box"] == box and row["state"] != "stopping"})
             key = f"box_dead|{box}"
-            found[key] = _dead_notice(db, box, silent, queues, key)
+            found[key] = dead_box(db, box, silent, queues, key)
     for row in lanes:
         silent = (now - row["last_seen"]).total_seconds()
         if silent <= LANE_SILENT_S or row["state"] == "stopping":
@@ -332,51 +318,3 @@ def _silence(db: Db) -> dict[str, Notice]:
             str(row["project"]), {"silent_s": round(silent, 1)},
         )  # fmt: skip
     return found
-
-
-def _dead_notice(db: Db, box: str, silent: float, queues: list[str], key: str) -> Notice:
-    held = sum(
-        int(
-            db.value(f"select count(*) from {family.table} where status = 'running' and claimed_box = {{box}}", box=box)
-            or 0
-        )
-        for family in FAMILIES
-    )
-    lanes = f", lanes {', '.join(queues[:10])}" if queues else ""
-    jobs = f", {held} running job{'s' if held != 1 else ''} not taken over yet" if held else ""
-    return Notice(
-        "box_dead", f"box {box} has been silent for {silent:.0f} s{lanes}{jobs}", key, box,
-        detail={"silent_s": round(silent, 1), "queues": queues[:50], "jobs": held},
-    )  # fmt: skip
-
-
-def _back_notice(key: str) -> Notice:
-    box = key.split("|", 1)[1]
-    return Notice("box_back", f"box {box} is back", box=box)
-
-
-def _throttle_notice(held: throttle_now.Held, key: str) -> Notice:
-    causes = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in held.seconds.items())
-    return Notice(
-        "throttling", f"box {held.box} was held back in the last minute: {causes}", key, held.box,
-        detail={"seconds": {name: round(value, 1) for name, value in held.seconds.items()}, "class": held.limits},
-    )  # fmt: skip
-
-
-def _poison_notice(row: Mapping[str, Any]) -> Notice:
-    name = row["node_id"] or f"{row['family']} job"
-    error = row["detail"].get("error") if isinstance(row["detail"], Mapping) else None
-    return Notice(
-        "poison_job", f"{name} ({row['job_id']}) is given up: {error or row['cause']}"[:500], "", row["box"], row["queue"],
-        row["project"],
-        {"family": row["family"], "job_id": str(row["job_id"]), "cause": row["cause"], "exit_code": row["exit_code"],
-         "run_id": None if row["run_id"] is None else str(row["run_id"])},
-    )  # fmt: skip
-
-
-def _run_notice(row: Mapping[str, Any]) -> Notice:
-    name = row["workflow_name"] or "run"
-    return Notice(
-        "run_failed", f"{name} {row['id']} failed: {row['error'] or 'no reason given'}"[:500], project=row["project"],
-        detail={"run_id": str(row["id"]), "workflow": row["workflow_name"]},
-    )  # fmt: skip
