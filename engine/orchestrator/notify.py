@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -27,6 +28,8 @@ Clock = Callable[[], float]
 
 TRIES = 3
 AGAIN_S = (5.0, 30.0)  # pauses between the tries
+LOOK_S = 0.1  # so often a command that prints nothing is looked at
+PRINTED_MOST = 2**22  # bytes of one command
 OTHERS_TOLD = 20  # texts of "and N more" that go along
 
 
@@ -171,29 +174,51 @@ class Courier:
             self._answer = f"{self.argv[0]}: {type(error).__name__}: {' '.join(str(error).split())}"
 
     def _call(self, text: bytes) -> str | None:
-        """Run the command once; None, or one line about what went wrong. Files, not pipes: it need not read nor stop
-        writing."""
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output:
+        """Run the command once; None, or one line about what went wrong. It need not read (a file), nor stop writing: the end
+        of what it prints is kept in memory, and after ``PRINTED_MOST`` bytes nobody takes any more."""
+        with tempfile.TemporaryFile() as given:
             given.write(text)
             given.seek(0)
             try:
                 self._process = process = subprocess.Popen(
-                    self.argv, stdin=given, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                    self.argv, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
                 )
             except OSError as error:
                 return f"{self.argv[0]}: cannot start: {error.strerror or error}"
-            try:
-                code = process.wait(self.timeout_s)
-            except subprocess.TimeoutExpired:
+            assert process.stdout is not None
+            with process.stdout as output:
+                printed = self._watch(process, output.fileno())
+            if printed is None:
                 _kill(process)
                 process.wait()
                 return f"{self.argv[0]}: killed: it took longer than {self.timeout_s:g} s"
-            if code == 0:
+            if process.returncode == 0:
                 return None
-            size = output.seek(0, os.SEEK_END)
-            output.seek(max(0, size - 4096))
-            said = output.read().decode("utf-8", "replace").strip().splitlines()
-            return f"{self.argv[0]}: ended with {code}" + (f": {said[-1][:200]}" if said else "")
+            said = printed.decode("utf-8", "replace").strip().splitlines()
+            return f"{self.argv[0]}: ended with {process.returncode}" + (f": {said[-1][:200]}" if said else "")
+
+    def _watch(self, process: subprocess.Popen[bytes], output: int) -> bytes | None:
+        """Until it has ended: the last of what it printed. None: its time is over. What it has started is not
+        waited for."""
+        os.set_blocking(output, False)
+        end, tail, size, ended = time.monotonic() + self.timeout_s, b"", 0, False
+        while True:
+            ended = ended or process.poll() is not None
+            left = end - time.monotonic()
+            if left <= 0 and not ended:
+                return None
+            open_ = 0 <= size < PRINTED_MOST
+            ready = select.select([output] if open_ else [], [], [], 0.0 if ended else min(LOOK_S, left))[0]
+            if not ready:
+                if ended:
+                    return tail
+                continue
+            try:
+                piece = os.read(output, 65_536)
+            except BlockingIOError:
+                continue
+            size = size + len(piece) if piece else -1
+            tail = (tail + piece)[-4096:]
 
 
 def message(rows: Sequence[Mapping[str, Any]], more: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,6 +139,22 @@ def test_a_command_over_its_deadline_is_killed() -> None:
     one.send(pending(1), {})
     assert result(one) is None
     assert one.error is not None and "longer than 0.2 s" in one.error
+
+
+def test_a_command_that_prints_for_ever_fills_no_disk() -> None:
+    """What it printed went to a file until its deadline: gigabytes in ten seconds."""
+    one = courier("exec yes", timeout_s=600.0)
+    one.send(pending(1), {})
+    process = eventually(lambda: one._process)
+    assert stat.S_ISFIFO(os.stat(f"/proc/{process.pid}/fd/1").st_mode)
+    assert one.close(0.0) is None and one.error is not None and "ended with -9" in one.error
+
+
+def test_the_last_words_of_a_command_that_prints_much_are_told() -> None:
+    one = courier("head -c 300000 /dev/zero | tr '\\0' 'x'; echo; echo last words; exit 4")
+    one.send(pending(1), {})
+    assert result(one) is None
+    assert one.error is not None and one.error.endswith("ended with 4: last words")
 
 
 def running(pid: int) -> bool:
