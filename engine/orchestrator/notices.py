@@ -24,6 +24,7 @@ from engine.orchestrator.side import SweepLoop
 from engine.orchestrator.sweeps import Clock, PartlyDone, Sweep
 from engine.store import Db, Json, Store
 from engine.telemetry import throttle_now
+from engine.telemetry.rows import AHEAD_S
 
 log = logging.getLogger("engine.orchestrator")
 
@@ -287,8 +288,10 @@ def _silence(db: Db) -> dict[str, Notice]:
     now = db.now()
     lanes = db.all("select box, queue, project, state, last_seen from worker_heartbeats")
     boxes = db.all(
-        "select b.box, (select max(x.at) from flight_recorder x where x.box = b.box and x.tier = 'detail') as last_at, "
-        "(select count(*) from services s where s.kind = 'recorder' and s.box = b.box) as recorders from boxes b"
+        "select b.box, (select max(x.at) from flight_recorder x where x.box = b.box and x.tier = 'detail' "
+        "and x.at <= {after[ahead]}) as last_at, "
+        "(select count(*) from services s where s.kind = 'recorder' and s.box = b.box) as recorders from boxes b",
+        ahead=AHEAD_S,
     )
     signs: dict[str, list[datetime]] = {}
     works: set[str] = set()

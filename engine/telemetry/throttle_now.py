@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.store import Db
 from engine.telemetry.limits import THROTTLE_LEVELS, Level, Limits, limits_for
+from engine.telemetry.rows import AHEAD_S
 
 WORDS = {"T": "heat", "B": "power brake", "C": "cpu"}  # the power cap is no alarm: a full load looks like that
 LOOK_BACK_S = 210.0  # two whole minutes and the time until their row is there
@@ -30,8 +31,10 @@ def held(db: Db) -> dict[str, Held]:
     rows = db.all(
         "select f.box, f.at, f.thermal_ms, f.cpu_throttle_ms, (select max(g.hw_brake_ms) from flight_recorder_gpu g "
         "where g.box = f.box and g.tier = 'minute' and g.at = f.at) as brake_ms "
-        "from flight_recorder f where f.tier = 'minute' and f.at > {before[back]} order by f.at desc",
+        "from flight_recorder f where f.tier = 'minute' and f.at > {before[back]} "
+        "and f.at <= {after[ahead]} order by f.at desc",
         back=LOOK_BACK_S,
+        ahead=AHEAD_S,
     )
     minutes: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

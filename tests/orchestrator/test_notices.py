@@ -114,6 +114,17 @@ def test_a_box_that_dies_and_comes_back_is_told_once_each(watch: Watch, db: Db) 
     assert watch.look() == []
 
 
+def test_a_row_ahead_of_the_clock_keeps_no_dead_box_alive(watch: Watch, db: Db) -> None:
+    """The clock was set back, or anybody wrote it: its sample was never silent, and its minute the newest for ever."""
+    db.run("insert into boxes (box) values ('kestrel')")
+    db.run("insert into flight_recorder (box, at) values ('kestrel', {after[s]})", s=86_400.0)
+    minute(db, "kestrel", -86_400, thermal_ms=60_000.0)
+    lane(db, "kestrel")
+    watch.settle()
+    lane(db, "kestrel", silent_s=40)
+    assert kinds(watch.look(16.0)) == ["box_dead"]
+
+
 def test_what_was_dead_before_anybody_looked_is_not_told(watch: Watch, db: Db) -> None:
     lane(db, "gone", silent_s=9000)
     watch.settle()
