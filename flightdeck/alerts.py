@@ -113,7 +113,7 @@ class Alerts:
         if update.view is None:
             return []
         events = update.view.get("events")
-        return self._happened(events if isinstance(events, list | tuple) else (), deck)
+        return self._happened(events, deck) if isinstance(events, list | tuple) else []
 
     def look(self, deck: Deck) -> list[Alert]:
         """Judge everything as it stands now; the alerts that begin. To be called every second or two."""
@@ -270,9 +270,7 @@ class Alerts:
 
     def _happened(self, events: Sequence[Any], deck: Deck) -> list[Alert]:
         rows = [row for row in events if isinstance(row, Mapping) and _number(row.get("id")) is not None]
-        newest = max((_number(row["id"]) or 0 for row in rows), default=None)
-        if newest is None:
-            return []
+        newest = max((_number(row["id"]) or 0 for row in rows), default=0)  # a new database has none
         before, self._events = self._events, max(newest, self._events or 0)
         if before is None:  # what happened before anybody looked is history
             return []

@@ -87,11 +87,11 @@ def facts(found: JobDetail, width: int, now: datetime) -> list[Line]:
     pairs.append(("priority", f"{units.number(row['priority'])}{', runs next' if job.is_priority else ''}"))
     spent = [
         f"{int(row[name])} {word}"
-        for name, word in (("watchdog_retries", "by watchdogs"), ("losses", "lost lanes"))
+        for name, word in (("watchdog_retries", "of 3 by watchdogs or a death"), ("losses", "of 5 with a lost lane"))
         if row[name]
     ]
     if spent:
-        pairs.append(("requeued", ", ".join(spent) + "; at 3 and 5 it fails"))
+        pairs.append(("requeued", ", ".join(spent)))
     if job.status == "running":
         pairs.append(("held by", f"{row['claimed_by'] or 'nobody'}, fence {row['fencing_token']}"))
         if row["lease_expires_at"] is not None:

@@ -208,9 +208,17 @@ def event(number: int, **fields: Any) -> dict[str, Any]:
     } | fields  # fmt: skip
 
 
+def test_the_first_failure_of_a_new_database_is_told() -> None:
+    post = Post()
+    assert post.view() == []
+    post.events = [event(2), event(1, type="requeued")]
+    assert [alert.line for alert in post.view()] == ["RUN FAILED 7: what 2"]
+
+
 def test_failures_are_told_once_each_and_stand_until_they_are_seen() -> None:
     post = Post()
     post.events = [event(5)]
+    post.alerts.forget()
     assert post.view() == [], "what happened before anybody looked is history"
     post.events = [
         event(9, cause="lane_lost", run_id=None, text="given up"), event(8, run_id="8"), event(7), event(6), event(5),

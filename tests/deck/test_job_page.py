@@ -77,7 +77,7 @@ def test_the_run_is_indented_and_its_columns_stand_still() -> None:
 
 def test_facts_say_what_was_spent_and_who_holds_it() -> None:
     shown = text(draw.facts(detail(), 120, NOW))
-    assert "2, 1 of 3 tries spent" in shown and "1 by watchdogs" in shown
+    assert "2, 1 of 3 tries spent" in shown and "1 of 3 by watchdogs" in shown
     assert "spark/gpu/9f2c71aa, fence 7" in shown and "9m54 left" in shown and "spark, spark2" in shown
     over = detail(row={"status": "failed", "finished_at": ago(20), "retry_of": "7", "budget_s": 3600.0})
     shown = text(draw.facts(over, 120, NOW))
