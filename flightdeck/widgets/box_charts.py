@@ -16,7 +16,7 @@ from flightdeck.model.slots import Columns, Pair
 from flightdeck.model.timeline import Timeline
 from flightdeck.model.traces import History
 from flightdeck.widgets.lines import Line
-from flightdeck.widgets.meter import CPU_HOT_C, CPU_WARM_C, gpu_limits
+from flightdeck.widgets.meter import cpu_limits, gpu_limits
 from flightdeck.widgets.scene import Scene
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def host_wanted(scene: Scene, box: Box, line: Timeline) -> list[Wanted]:
         now = getattr(sample, metric.column, None) if sample is not None else None
         tone = {"temp": "info", "pct": "ok"}.get(metric.kind, "cyan")
         if metric.kind == "temp" and units.known(now) and now is not None:
-            tone = "bad" if now >= CPU_HOT_C else "warn" if now >= CPU_WARM_C else "info"
+            warm, hot = cpu_limits(box)
+            tone = "bad" if now >= hot else "warn" if now >= warm else "info"
         hint = box.mem_mb if metric.kind == "mem" else None
         found.append(Wanted(metric, columns, now, (), hint, tone))
     if any(wanted.metric.key == "cpu_c" for wanted in found):

@@ -21,7 +21,7 @@ from flightdeck.widgets.box_card import STATE_TONES, STATE_WORDS
 from flightdeck.widgets.box_charts import BoxView, Wanted
 from flightdeck.widgets.box_words import Page, gpus_of, lane_lines, running_lines, words_column
 from flightdeck.widgets.lines import Glyphs, Line, Row, Span
-from flightdeck.widgets.meter import device_of
+from flightdeck.widgets.meter import cpu_limits, device_of
 from flightdeck.widgets.scene import Scene
 from flightdeck.widgets.throttle_strip import TONES
 
@@ -227,7 +227,8 @@ def _narrow(
     lane_lines(page, scene, box, width, min(lanes, 2 if height < 20 else 4), 0)
     running_lines(page, scene, box, width, words - min(lanes, 2 if height < 20 else 4))
     if sensors:
-        page.lines += [_inset(short) for short in gpu_tabs.packed(sensor_list.short_parts(view.sensors), width - 2, 1)]
+        shown = sensor_list.short_parts(view.sensors, cpu_limits(box))
+        page.lines += [_inset(short) for short in gpu_tabs.packed(shown, width - 2, 1)]
 
 
 def _job_rows(scene: Scene, view: BoxView, line: Timeline, height: int) -> int:

@@ -13,6 +13,7 @@ from flightdeck.widgets.box_charts import BoxView
 from flightdeck.widgets.job_list import job_rows
 from flightdeck.widgets.lane_row import exit_row, lane_row, model_row, room_for_words
 from flightdeck.widgets.lines import Line, Row
+from flightdeck.widgets.meter import cpu_limits
 from flightdeck.widgets.scene import Cursor, Scene
 
 
@@ -55,7 +56,7 @@ def words_column(scene: Scene, box: Box, view: BoxView, width: int, height: int)
         column.lines.append(Row(width).done())
     room = height - len(column.lines) - below
     state = scene.deck.box_state(box)
-    column.lines += sensor_list.sensor_lines(view.sensors, width, max(0, room), stale=state == "down")
+    column.lines += sensor_list.sensor_lines(view.sensors, cpu_limits(box), width, max(0, room), stale=state == "down")
     chosen = next((gpu.gpu_index for name, gpu in gpus_of(scene, box, view) if name == view.gpu), None)
     column.lines += sensor_list.process_lines(processes, chosen, width, below)
     del column.lines[height:]

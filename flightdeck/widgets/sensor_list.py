@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from flightdeck.model import units
 from flightdeck.model.box_detail import Process, Sensors
 from flightdeck.widgets.lines import Line, Row, Span, fit
-from flightdeck.widgets.meter import CPU_HOT_C, CPU_WARM_C, heat
+from flightdeck.widgets.meter import heat
 
 VALUE_CELLS = 14
 _FULL_PCT = 90.0
@@ -32,14 +32,14 @@ class Section:
     reason: str = ""  # why there are no rows
 
 
-def sections(sensors: Sensors, stale: bool = False) -> list[Section]:
-    """Everything named that one sample brought, most telling first."""
+def sections(sensors: Sensors, limits: tuple[float, float], stale: bool = False) -> list[Section]:
+    """Everything named that one sample brought, most telling first. ``limits``: Celsius, (warm, hot) of a zone."""
     absent = sensors.absent
     if not sensors.offered:
         return [Section("SENSORS", (), NOT_READ)]
     tone = "dim" if stale else "text"
     found = [
-        Section("ZONES", tuple((name, f"{units.number(value, 1)} C", heat(value, CPU_WARM_C, CPU_HOT_C) if not stale else tone)
+        Section("ZONES", tuple((name, f"{units.number(value, 1)} C", heat(value, *limits) if not stale else tone)
                                for name, value in sensors.zones), absent.get("zone_max_c", "no thermometer")),
         Section("FANS", tuple((name, f"{units.number(value)} rpm", tone) for name, value in sensors.fans),
                 absent.get("fan_max_rpm", "no fan tach")),
@@ -63,11 +63,13 @@ def other_absences(sensors: Sensors) -> list[tuple[str, str]]:
     return [(_ABSENT.get(name, name), why) for name, why in sensors.absent.items() if name not in covered]
 
 
-def sensor_lines(sensors: Sensors, width: int, rows: int, stale: bool = False) -> list[Line]:
+def sensor_lines(
+    sensors: Sensors, limits: tuple[float, float], width: int, rows: int, stale: bool = False
+) -> list[Line]:
     """``rows`` lines: sections below each other; where there is no room each keeps its first rows and says how many more."""
     if rows <= 0:
         return []
-    shown = sections(sensors, stale)
+    shown = sections(sensors, limits, stale)
     missing = [section for section in shown if not section.rows]
     full = [section for section in shown if section.rows]
     away = [(section.title.lower(), section.reason) for section in missing] + other_absences(sensors)
@@ -130,7 +132,7 @@ def _section(section: Section, width: int, size: int) -> list[Line]:
     return lines
 
 
-def short_parts(sensors: Sensors) -> list[list[Span]]:
+def short_parts(sensors: Sensors, limits: tuple[float, float]) -> list[list[Span]]:
     """The most telling of it for one or two lines of a narrow screen: hottest zones, fans, fullest disk, network."""
     parts: list[list[Span]] = []
     if not sensors.offered:
@@ -139,7 +141,7 @@ def short_parts(sensors: Sensors) -> list[list[Span]]:
         parts.append(
             [
                 (f"{fit(name, min(cell_len(name), 16))} ", "dim"),
-                (f"{units.number(value)} C", heat(value, CPU_WARM_C, CPU_HOT_C)),
+                (f"{units.number(value)} C", heat(value, *limits)),
             ]
         )
     if sensors.fans:
