@@ -27,6 +27,7 @@ from flightdeck.looking import Looker
 from flightdeck.model.axis import HOUR_S, Window
 from flightdeck.model.deck import Clock, Deck, Update
 from flightdeck.model.fleet import Box
+from flightdeck.model.text import clean
 from flightdeck.operating import Operator
 from flightdeck.orders import JobTarget, OrderDesk, Outcome, QueueTarget
 from flightdeck.paging import PagedApp
@@ -258,8 +259,8 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
         return None if self.frozen is None else self.deck.clock.mono() - self.frozen.clock.mono()
 
     def say(self, text: str, tone: str = "text", seconds: float = 8.0) -> None:
-        """Put one line on the event line for a while."""
-        self._message = (text, tone, self.clock.mono() + seconds)
+        """Put one line on the event line for a while; it may quote names and errors."""
+        self._message = (clean(text), tone, self.clock.mono() + seconds)
         page = self.page()
         if page is not None and page.ready:
             page.draw_edges()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flightdeck.model import units
-from flightdeck.model.fleet import Box, Job, Lane
+from flightdeck.model.fleet import Box, Job, Lane, show_project
 from flightdeck.model.text import clean
 from flightdeck.navigate import selected_lane
 from flightdeck.orders import (
@@ -333,7 +333,7 @@ class Operator:
 
     def _projects(self, raw: Sequence[str]) -> str:
         names = {lane.raw_project: lane.project for box in self.app.scene.deck.boxes() for lane in box.lanes}
-        shown = [names.get(project, project) for project in raw]
+        shown = [names.get(project) or show_project(project) for project in raw]  # one may have no lane here
         if len(shown) == 1:
             return "" if shown == ["-"] else f", project {shown[0]}"
         more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""

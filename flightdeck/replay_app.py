@@ -63,7 +63,8 @@ class ReplayApp(FlightDeckApp):
     def say(self, text: str, tone: str = "text", seconds: float = 8.0) -> None:
         """For so many seconds of ours: the recording's may stand."""
         super().say(text, tone, seconds)
-        self._message = (text, tone, time.monotonic() + seconds)
+        if self._message is not None:
+            self._message = (*self._message[:2], time.monotonic() + seconds)
 
     def forget_message(self) -> None:
         if self._message is not None and time.monotonic() > self._message[2]:

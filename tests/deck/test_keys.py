@@ -459,6 +459,21 @@ def test_hostile_names_can_be_walked_over_and_ordered_about() -> None:
     assert len(HOSTILE) > 10
 
 
+def test_a_project_that_has_no_lane_here_is_named_harmlessly() -> None:
+    """D20: the message and the question quoted its name as it is in the database."""
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        app.show_project("\x1b]52;c;aGk=\x07")
+        app.operator._order_queue("resume", "cpu", [str(app.scene.project)])
+        await pilot.pause()
+        assert "resume cpu on every box, project ?]52;c;aGk=?" in seen(app) and "\x1b" not in seen(app)
+        app.say("an error that quotes \x1b[2J", "bad")
+        await pilot.pause()
+        assert "quotes ?[2J" in seen(app)
+
+    fly(three_boxes(), flight)
+
+
 @pytest.mark.parametrize("size", [(20, 3), (1, 1), (49, 40), (200, 8)])
 def test_too_small_is_one_line_and_recovers(size: tuple[int, int]) -> None:
     """D3."""
