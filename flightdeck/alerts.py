@@ -321,7 +321,7 @@ def _worst(values: Iterable[float | None]) -> float | None:
 def _number(value: Any) -> int | None:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -246,9 +246,7 @@ def clean(name: str, value: Any) -> Any:
         return None
     if name in _TEXTS:
         return value[:_TEXT_LIMIT].replace("\0", "") if isinstance(value, str) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    if abs(value) > _BIGGEST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_BIGGEST <= value <= _BIGGEST:
         return None
     return int(value) if name in _INTEGERS else round(float(value), 3)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from flightdeck.model.text import clean
+
+MOST = 1e18  # no figure of ours is beyond it
 
 
 def rows(value: object) -> list[Mapping[str, Any]]:
@@ -26,8 +27,7 @@ def raw(value: object) -> str:
 def number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    found = float(value)
-    return found if math.isfinite(found) and abs(found) < 1e18 else None
+    return float(value) if -MOST < value < MOST else None  # compared before it is a float: JSON's integers know no end
 
 
 def integer(value: object) -> int | None:

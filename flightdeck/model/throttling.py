@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from flightdeck.model.rows import moment
+from flightdeck.model.rows import number as _number
 from flightdeck.model.slots import SEVERITY
 from flightdeck.model.text import clean
-from flightdeck.model.units import known
 
 DAY_S, WEEK_S = 86_400, 604_800
 HOUR_S = 3600
@@ -211,10 +211,6 @@ def _numbers(value: Any, count: int) -> Seconds:
     """``count`` numbers, from the end; None where there is none."""
     found = tuple(_number(item) for item in _list(value))[-count:] if count else ()
     return (None,) * (count - len(found)) + found
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and known(value) else None
 
 
 def _time(value: Any) -> datetime | None:

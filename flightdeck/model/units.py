@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 NA = "n/a"
+
+
+_MOST = 1.7e308  # JSON's integers may be beyond what a float can hold
 
 
 def known(value: float | None) -> bool:
     """Whether there is a real number to show."""
-    return value is not None and isinstance(value, (int, float)) and math.isfinite(value)
+    return value is not None and isinstance(value, (int, float)) and -_MOST < value < _MOST
 
 
 def number(value: float | None, digits: int = 0) -> str:

@@ -92,6 +92,7 @@ def test_parked_lanes_are_counted_once_each() -> None:
     "junk",
     [{}, {"boxes": None}, {"boxes": [None, 3, {}]}, {"boxes": [{"box": None, "lanes": "x", "jobs": [1], "facts": [], "simulated": "?"}]},
      {"boxes": [{"box": "b", "facts": {"gpus": [{}, None], "cores": "many"}, "lanes": [{}], "jobs": [{}]}]},
+     {"boxes": [{"box": "b", "facts": {"mem_mb": 10**400, "cores": -(10**400), "gpus": [{"index": 10**400, "mem_mb": 10**400}]}}]},
      {"events": [{"at": "yesterday"}, {"at": 5}], "projects": [{}], "leader": 7, "store": {"kind": "x"}},
      {"boxes": [{"box": "b", "lanes": [lane("q", slots=float("nan"), busy="3", last_seen_s=True)]}]}],
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from flightdeck.model import units
 
-BAD = (None, math.nan, math.inf, -math.inf)
+BAD = (None, math.nan, math.inf, -math.inf, 10**400)  # JSON knows no largest integer
 
 
 @pytest.mark.parametrize("value", BAD)
