@@ -57,7 +57,7 @@ def poison_job(row: Mapping[str, Any]) -> Notice:
     name = row["node_id"] or f"{row['family']} job"
     error = row["detail"].get("error") if isinstance(row["detail"], Mapping) else None
     return Notice(
-        "poison_job", f"{name} ({row['job_id']}) is given up: {error or row['cause']}"[:500], "", row["box"], row["queue"],
+        "poison_job", f"{name} ({row['job_id']}) is given up: {_first_line(error) or row['cause']}"[:500], "", row["box"], row["queue"],
         row["project"],
         {"family": row["family"], "job_id": str(row["job_id"]), "cause": row["cause"], "exit_code": row["exit_code"],
          "run_id": None if row["run_id"] is None else str(row["run_id"])},
@@ -67,6 +67,11 @@ def poison_job(row: Mapping[str, Any]) -> Notice:
 def failed_run(row: Mapping[str, Any]) -> Notice:
     name = row["workflow_name"] or "run"
     return Notice(
-        "run_failed", f"{name} {row['id']} failed: {row['error'] or 'no reason given'}"[:500], project=row["project"],
+        "run_failed", f"{name} {row['id']} failed: {_first_line(row['error']) or 'no reason given'}"[:500], project=row["project"],
         detail={"run_id": str(row["id"]), "workflow": row["workflow_name"]},
     )  # fmt: skip
+
+
+def _first_line(error: object) -> str:
+    """What a pager can show: without the traceback."""
+    return str(error or "").strip().partition("\n")[0]

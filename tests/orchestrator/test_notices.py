@@ -178,10 +178,11 @@ def test_a_run_that_ends_after_its_node_is_waited_for(watch: Watch, db: Db) -> N
     watch.look()
     submit_run(db, chain(node("a")))
     hands = Hands(db)
-    hands.end(*hands.take(), error="it broke")
+    hands.end(*hands.take(), error="it broke\n\nTraceback (most recent call last):\n")
     assert watch.look() == [] and watch.look(20.0) == [] and watch.look(20.0) == []
     drain_all(db)
-    assert kinds(watch.look()) == ["run_failed"]
+    (row,) = watch.look()
+    assert row["detail"]["kind"] == "run_failed" and row["detail"]["text"].endswith("it broke")
 
 
 def test_a_poison_job_is_told_with_its_reason(watch: Watch, db: Db) -> None:
