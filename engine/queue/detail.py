@@ -23,11 +23,11 @@ AHEAD_CAP = 1_000
 HARDWARE_FROM_S = 10.0  # shorter jobs have no share
 ENDED = ("completed", "failed", "cancelled", "skipped")
 
-_ROW = (
-    "id, queue, status, project, priority, is_priority, error, attempt, failures, max_attempts, watchdog_retries, losses, "
-    "budget_s, run_after, claimed_by, claimed_box, claimed_at, fencing_token, lease_expires_at, last_lost_box, last_lost_at, "
-    "avoid_boxes, only_boxes, unplaceable_reason, cancel_requested, kill_requested, progress_pct, progress_text, "
-    "created_at, started_at, finished_at, band, place"
+_ROW = (  # the engine cuts texts; another writer's may be megabytes, and are asked for again and again
+    f"id, queue, status, project, priority, is_priority, substr(error, 1, {PAYLOAD_SHOWN}) as error, attempt, "
+    "failures, max_attempts, watchdog_retries, losses, budget_s, run_after, claimed_by, claimed_box, claimed_at, fencing_token, lease_expires_at, last_lost_box, last_lost_at, "
+    "avoid_boxes, only_boxes, unplaceable_reason, cancel_requested, kill_requested, progress_pct, "
+    "substr(progress_text, 1, 400) as progress_text, created_at, started_at, finished_at, band, place"
 )
 _OWN = {
     "node": "node as name, node_id, run_id, required_model as model, model_key",

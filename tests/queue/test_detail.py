@@ -82,6 +82,15 @@ def test_a_large_payload_is_cut_and_says_so(db: Db, monkeypatch: pytest.MonkeyPa
     assert found["input"]["cut"] and found["input"]["size"] > 500 and len(found["input"]["text"]) == 100
 
 
+def test_texts_of_another_writer_are_not_read_whole(db: Db) -> None:
+    """Megabytes that every open page of the job asked for every two seconds."""
+    job_id = add_ingest(db)
+    db.run(
+        "update ingest_jobs set error = {much}, progress_text = {much} where id = {id}", much="x" * 3_000_000, id=job_id
+    )
+    assert len(json.dumps(jsonable(look(db, job_id)))) < 50_000
+
+
 def test_a_log_is_shown_from_the_start_of_a_line(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detail, "LOG_SHOWN", 10)
     add_ingest(db)
