@@ -277,7 +277,15 @@ def _order(
 def _effect(db: Db, box: str, queue: str, project: str, desired: str, policy: str) -> str:
     lanes = _lanes(db, box, queue, project)
     if not lanes:
-        return "; no such lane has reported yet, the order stands for when it does"
+        others = db.all(
+            "select distinct project from worker_heartbeats where ({box} = '*' or box = {box}) "
+            "and ({queue} = '*' or queue = {queue}) order by project",
+            box=box,
+            queue=queue,
+        )
+        there = ", ".join(row["project"] or "none" for row in others)
+        more = f"; lanes there are of project {there} (--project)" if there else ""
+        return f"; no such lane has reported yet, the order stands for when it does{more}"
     busy = sum(lane["busy"] for lane in lanes)
     text = f" ({policy})" if desired == "off" else ""
     text += f": {len(lanes)} {'lane' if len(lanes) == 1 else 'lanes'}"

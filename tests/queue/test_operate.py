@@ -65,7 +65,7 @@ def test_an_order_past_its_time_is_as_if_absent(db: Db) -> None:
 
 
 def test_parking_says_what_it_does_and_when_it_does_nothing(db: Db) -> None:
-    assert "no such lane has reported" in operate.park(db, box="b1", queue="gpu").message
+    assert operate.park(db, box="b1", queue="gpu").message.endswith("the order stands for when it does")
     beat(db, lane("gpu"), state="running", slots=2, busy=2)
     again = operate.park(db, box="b1", queue="gpu", requested_by="ann")
     assert again.changed == 0 and "already" in again.message
@@ -73,9 +73,11 @@ def test_parking_says_what_it_does_and_when_it_does_nothing(db: Db) -> None:
     assert hard.changed == 1 and "1 lane, 2 running jobs back to the front" in hard.message
     drain = operate.park(db, box="b1", queue="gpu", policy="drain")
     assert drain.changed == 1 and "will finish first" in drain.message
+    other = operate.park(db, box="b1", queue="gpu", project="p")
+    assert other.changed == 1 and other.message.endswith("; lanes there are of project none (--project)")
     later = operate.park(db, box="b1", queue="gpu", policy="hard")
     assert later.changed == 1, "a hard order after a drain is another order"
-    assert len(actions(db)) == 5
+    assert len(actions(db)) == 6
 
 
 def test_bad_orders_are_refused(db: Db) -> None:
