@@ -34,6 +34,8 @@ def settle(scene: Scene, boxes: Sequence[Box], cursor: Cursor) -> Cursor:
 def step(scene: Scene, boxes: Sequence[Box], cursor: Cursor, direction: str, columns: int) -> Cursor:
     """``up`` and ``down`` walk the rows of a box and go on in the box above or below; ``left`` and ``right`` change the box."""
     cursor = settle(scene, boxes, cursor)
+    if not boxes:
+        return cursor
     index = next((i for i, box in enumerate(boxes) if box.raw == cursor.box), 0)
     if direction in ("left", "right"):
         target = index + (1 if direction == "right" else -1)

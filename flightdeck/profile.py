@@ -98,6 +98,8 @@ def read_profiles(path: Path) -> dict[str, Profile]:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML that anybody would write: nested too deep") from None
     found = {}
     for name, values in data.items():
         try:

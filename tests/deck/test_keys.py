@@ -459,6 +459,18 @@ def test_hostile_names_can_be_walked_over_and_ordered_about() -> None:
     assert len(HOSTILE) > 10
 
 
+def test_keys_before_there_is_a_box_do_no_harm() -> None:
+    """j while the deck still connects ended it."""
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        for key in "j k h l tab enter space p P r R B x X e u s n f comma".split():
+            await pilot.press(key)
+            app.faults.check()
+        assert app.is_running
+
+    fly(None, flight)
+
+
 def test_a_project_that_has_no_lane_here_is_named_harmlessly() -> None:
     """D20: the message and the question quoted its name as it is in the database."""
 

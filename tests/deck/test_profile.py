@@ -114,6 +114,7 @@ def test_it_is_chosen_by_name_by_environment_or_not_at_all(
         ("[[night.class]]\nmatch = 'x'\ngpu_c = { hot = 80, warn = 90 }", "gpu_c: warn (90) is above hot (80)"),
         ("[[night.class]]\nmatch = 'x'\ngpu_c = { hot = 80, clear = 90 }", "gpu_c: clear (90) is above hot (80)"),
         ("night = [", "not TOML"),
+        ("night = [" + "[" * 5000, "nested too deep"),
     ],
 )
 def test_a_file_is_checked_whole_and_refused_with_the_place(file: Path, text: str, words: str) -> None:
