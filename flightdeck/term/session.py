@@ -7,12 +7,15 @@ terminal gets its state back and the process is gone within seconds.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
 import sys
 import termios
 import threading
+from collections import deque
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ from engine.errors import BadInput
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
 
+LOG_KEPT = 20  # lines
 LEAVE_S = 3.0  # so long an ordered exit may take before the terminal is restored by force
 _RESET = (
     b"\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l\x1b[?1004l\x1b[?2048l"
@@ -50,6 +54,34 @@ def no_color() -> bool:
     return bool(os.environ.get("NO_COLOR"))
 
 
+class _Held(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=LOG_KEPT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@contextlib.contextmanager
+def log_held() -> Iterator[deque[str]]:
+    """What the log says would stand in the middle of the picture: its last lines, for when the terminal is free."""
+    root = logging.getLogger()
+    shown = [
+        handler
+        for handler in root.handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.__stderr__, sys.__stdout__)
+    ]
+    held = _Held()
+    if shown:
+        held.setFormatter(shown[0].formatter)
+    root.handlers[:] = [held, *(handler for handler in root.handlers if handler not in shown)]
+    try:
+        yield held.lines
+    finally:
+        root.handlers[:] = [*shown, *(handler for handler in root.handlers if handler is not held)]
+
+
 class Session:
     """Runs one app; ``run`` returns its exit code when the terminal is back as it was."""
 
@@ -72,7 +104,8 @@ class Session:
             old[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_signal)
         threading.Thread(target=self._watch, name="terminal", daemon=True).start()
         try:
-            self.app.run(mouse=self.app.wants_mouse)
+            with log_held() as log:
+                self.app.run(mouse=self.app.wants_mouse)
         finally:
             self._left.set()
             for number, handler in old.items():
@@ -80,6 +113,7 @@ class Session:
         if self.app.feed is not None:
             self.app.feed.stop(timeout_s=1.0)
         with contextlib.suppress(OSError):  # nobody may be there to read it
+            print("".join(f"{line}\n" for line in log), end="", file=sys.__stderr__)
             print(self.app.faults.report(), end="", file=sys.__stderr__, flush=True)
         if self._code is not None:
             return self._code

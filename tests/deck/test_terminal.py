@@ -128,6 +128,20 @@ def test_a_crash_restores_the_terminal_and_tells_no_password(terminal: Open, fle
     assert b"defect" in deck.sent and b"hunter2" not in deck.sent
 
 
+def test_the_log_waits_until_the_terminal_is_free(terminal: Open, fleet_url: str) -> None:
+    prelude = (
+        "import flightdeck.looking as a, logging\n"
+        "a.Looker.do_theme = lambda self: (logging.getLogger('x').warning('a line'), self.app.say('logged'))\n"
+    )
+    deck = opened(terminal, fleet_url, prelude=prelude)
+    deck.keys("t")
+    deck.wait_for("logged")
+    assert b"a line" not in deck.sent
+    deck.keys("q")
+    assert deck.wait_gone() == 0
+    assert re.search(rb"Z WARNING x: a line\r?\n", deck.sent.split(RESTORED[0])[-1])
+
+
 def test_a_terminal_that_takes_no_more_bytes_does_not_hold_up_sigterm(terminal: Open, fleet_url: str) -> None:
     """D22, D23: nobody reads the other end; the process leaves all the same."""
     deck = opened(terminal, fleet_url)
