@@ -186,13 +186,16 @@ def _wide(
 ) -> None:  # fmt: skip
     left, middle = _left_width(width), _middle_width(width)
     words = width - left - middle - 5  # the last column of the screen stays free
+    second = Timeline(line.end, line.span_s, middle - MARGIN)
+    right = {wanted.metric.key for wanted in hosts}
     if not cards:  # a box of processors: its own charts take both columns
         half = -(-len(hosts) // 2)
-        cards, hosts = hosts[:half], hosts[half:]
+        cards, right = hosts[:half], {wanted.metric.key for wanted in hosts[half:]}
+    # On an axis of their own width: other columns than those of the charts at the left.
+    hosts = [wanted for wanted in box_charts.host_wanted(scene, box, second) if wanted.metric.key in right]
     jobs = _job_rows(scene, view, line, height)
     stack = _stack(scene, box, view, _turned(cards, view.chart), line, left, height - 1 - jobs)
     stack += _under(scene, view, box, line, left, jobs)
-    second = Timeline(line.end, line.span_s, middle - MARGIN)
     beside = _stack(scene, box, view, _turned(hosts, view.chart), second, middle, height)
     column = words_column(scene, box, view, words, height)
     _side_by_side(page, [(stack, left), (beside, middle), (column.lines, words)], height)

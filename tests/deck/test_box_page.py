@@ -6,6 +6,7 @@ import re
 import unicodedata
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,6 +18,7 @@ from flightdeck.model.axis import Window
 from flightdeck.model.box_detail import read_jobs, read_sensors
 from flightdeck.model.gpu_series import Series
 from flightdeck.model.timeline import Timeline
+from flightdeck.widgets import box_charts
 from flightdeck.widgets.box_page import box_page
 from flightdeck.widgets.job_lanes import job_lines
 from flightdeck.widgets.lines import BLOCKS, UNICODE
@@ -205,6 +207,25 @@ def test_looking_back_says_the_value_of_every_chart_at_that_instant() -> None:
 
 
 # -- the cases
+
+
+@pytest.mark.parametrize("kind", ["spark", "workshop"])
+def test_charts_side_by_side_have_each_the_columns_of_its_own_axis(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those at the right were drawn from the columns of those at the left: the mark of an instant stood at another time, and
+    where they are narrower there was no such column at all."""
+    scene, box, view = still(twelve_boxes(), kind)
+    scene.window = Window(3600, 5.0)
+    seen: list[tuple[int, int]] = []
+    draw = box_charts.draw
+
+    def note(*given: Any) -> Any:
+        seen.append((len(given[3].columns), given[4].count))
+        return draw(*given)
+
+    monkeypatch.setattr(box_charts, "draw", note)
+    for width in (150, 180, 210, 250, 300):
+        box_page(scene, box, view, width, 40)
+    assert seen and all(columns in (0, count) for columns, count in seen), seen
 
 
 def test_a_lost_gpu_has_a_tab_its_last_values_and_their_age_and_the_others_go_on() -> None:
