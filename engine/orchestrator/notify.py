@@ -164,7 +164,7 @@ class Courier:
             self._thread.join(wait_s)
             if self._thread.is_alive() and self._process is not None:
                 _kill(self._process)
-                self._thread.join(2.0)
+                self._thread.join(10.0)  # it is killed: what takes long now is the machine
         return self.collect()
 
     def _run(self, message: Mapping[str, Any]) -> None:
