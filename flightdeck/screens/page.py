@@ -79,7 +79,8 @@ class Page(Screen[Any], inherit_bindings=False):
             return
         width, height = self.size
         tiny = width < TINY_W or height < TINY_H
-        self.set_class(tiny, "tiny")
+        if tiny != self.has_class("tiny"):
+            self.set_class(tiny, "tiny")
         if tiny:
             text = f"flightdeck: {width}x{height} is too small, {TINY_W}x{TINY_H} is the least"
             self.line("tiny", Row(width).add(text, "text").done())
@@ -90,7 +91,8 @@ class Page(Screen[Any], inherit_bindings=False):
         if before != (self.has_class("banner"), self._drawn_in):
             changed = None  # other colours, or another height
         fault = self._attempt("its part between the edges", lambda: self._draw_middle(changed))
-        self.set_class(bool(fault), "broken")
+        if bool(fault) != self.has_class("broken"):
+            self.set_class(bool(fault), "broken")
         if fault:
             self._tell(fault)
         self._attempt("bottom", self.draw_bottom)
