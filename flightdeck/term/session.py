@@ -106,15 +106,15 @@ class Session:
         try:
             with log_held() as log:
                 self.app.run(mouse=self.app.wants_mouse)
+            if self.app.feed is not None:
+                self.app.feed.stop(timeout_s=1.0)
+            with contextlib.suppress(OSError):  # nobody may be there to read it
+                print("".join(f"{line}\n" for line in log), end="", file=sys.__stderr__)
+                print(self.app.faults.report(), end="", file=sys.__stderr__, flush=True)
         finally:
-            self._left.set()
+            self._left.set()  # only now: a terminal that takes no more bytes holds up the last words, too
             for number, handler in old.items():
                 signal.signal(number, handler)
-        if self.app.feed is not None:
-            self.app.feed.stop(timeout_s=1.0)
-        with contextlib.suppress(OSError):  # nobody may be there to read it
-            print("".join(f"{line}\n" for line in log), end="", file=sys.__stderr__)
-            print(self.app.faults.report(), end="", file=sys.__stderr__, flush=True)
         if self._code is not None:
             return self._code
         return self.app.return_code or 0

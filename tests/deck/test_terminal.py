@@ -142,9 +142,12 @@ def test_the_log_waits_until_the_terminal_is_free(terminal: Open, fleet_url: str
     assert re.search(rb"Z WARNING x: a line\r?\n", deck.sent.split(RESTORED[0])[-1])
 
 
-def test_a_terminal_that_takes_no_more_bytes_does_not_hold_up_sigterm(terminal: Open, fleet_url: str) -> None:
-    """D22, D23: nobody reads the other end; the process leaves all the same."""
-    deck = opened(terminal, fleet_url)
+@pytest.mark.parametrize("last_words", ["", "import flightdeck.faults as f\nf.Faults.report = lambda self: 'x' * 10**6"])
+def test_a_terminal_that_takes_no_more_bytes_does_not_hold_up_sigterm(
+    terminal: Open, fleet_url: str, last_words: str
+) -> None:
+    """D22, D23: nobody reads the other end; the process leaves all the same, whatever it still has to say."""
+    deck = opened(terminal, fleet_url, prelude=last_words)
     deck.reading = False
     for _ in range(120):
         try:
