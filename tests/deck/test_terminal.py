@@ -142,7 +142,9 @@ def test_the_log_waits_until_the_terminal_is_free(terminal: Open, fleet_url: str
     assert re.search(rb"Z WARNING x: a line\r?\n", deck.sent.split(RESTORED[0])[-1])
 
 
-@pytest.mark.parametrize("last_words", ["", "import flightdeck.faults as f\nf.Faults.report = lambda self: 'x' * 10**6"])
+@pytest.mark.parametrize(
+    "last_words", ["", "import flightdeck.faults as f\nf.Faults.report = lambda self: 'x' * 10**6"]
+)
 def test_a_terminal_that_takes_no_more_bytes_does_not_hold_up_sigterm(
     terminal: Open, fleet_url: str, last_words: str
 ) -> None:

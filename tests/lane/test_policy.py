@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import config
@@ -18,6 +18,7 @@ from engine.lane.start import check
 from engine.queue.controls import Order
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.binary(max_size=300), st.text(max_size=20)), max_size=8), st.integers(1, 50))
 def test_frames_survive_any_cut(messages: list[tuple[bytes, str]], size: int) -> None:
     stream = b"".join(pack("job", payload, text=text) for payload, text in messages)
