@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import inspect
 import json
 import logging
 import os
@@ -18,37 +17,31 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engine import config, registry
-from engine.context import Context, JobInfo
-from engine.errors import EngineError, PayloadError
-from engine.lane import hooks, logs, protocol, tree
+from engine.errors import EngineError
+from engine.lane import logs, protocol, tree
+from engine.lane.call import Caller, describe
 from engine.lane.life import die_with_lane
 from engine.lane.models import WarmModel
-from engine.queue.texts import encode_payload
 
 log = logging.getLogger("engine.lane.executor")
-_loads = json.loads  # as it was before user code could put something else there
 
 
 class Executor:
     """The loop of the child: read jobs, run them, write what became of them."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.box = str(options["box"])
-        self.worker = str(options["worker"])
         self.jobs_socket = socket.socket(fileno=int(options["job_fd"]))
         self.control_socket = socket.socket(fileno=int(options["control_fd"]))
         for end in (self.jobs_socket, self.control_socket):
             end.set_inheritable(False)
             end.setblocking(True)
         self.log = logs.JobLog(Path(options["log_dir"]), int(options["slot"]))
-        self.out_root = Path(options["out_dir"])
         self.reader = protocol.Reader()
         self.queue: deque[protocol.Frame] = deque()
         self.out = bytearray()  # frames not yet written
@@ -58,15 +51,21 @@ class Executor:
         self.begun = 0  # jobs run in the order of their numbers: what is above this has not begun
         self.cancelled: set[int] = set()
         self.current: tuple[int, int, float] | None = None  # id, attempt, since
-        self.ctx: Context | None = None  # of the last job that asked for one
         self.model = WarmModel(lambda loaded, loading: self.send("model", model=loaded, loading=loading))
+        self.caller = Caller(
+            box=str(options["box"]),
+            worker=str(options["worker"]),
+            out_root=Path(options["out_dir"]),
+            model=self.model,
+            report=self.send,
+            is_cancelled=self.is_cancelled,
+        )
         self.retired = False
         self.pid = os.getpid()
         self.home = "/"
         with contextlib.suppress(OSError):
             self.home = os.getcwd()
         self.streams = (sys.stdout, sys.stderr)
-        self.wants_ctx: dict[Callable[..., Any], bool] = {}
 
     # --- talking to the lane ---
 
@@ -122,7 +121,7 @@ class Executor:
             if not poller.poll(1000):
                 with self.book:
                     current = self.current
-                    ctx = self.ctx if current is not None else None
+                    ctx = self.caller.ctx if current is not None else None
                     if current is not None and time.monotonic() - current[2] > 1.0:
                         self.log.name(current[0], current[1])
                 if ctx is not None:
@@ -140,6 +139,10 @@ class Executor:
                         self.cancelled.add(int(frame.header["no"]))
                 elif frame.kind == "revoke":
                     self._revoke([int(number) for number in frame.header["nos"]])
+
+    def is_cancelled(self, number: int) -> bool:
+        with self.book:
+            return number in self.cancelled
 
     def _revoke(self, numbers: list[int]) -> None:
         with self.book:
@@ -191,7 +194,7 @@ class Executor:
             self.later("expired", no=number)  # it has not begun: the executor after this one runs it
             return
         self.log.began()
-        status, payload = self._call(frame, head)
+        status, payload = self.caller.call(frame)
         elapsed = time.monotonic() - began
         for stream in ("stdout", "stderr"):
             with contextlib.suppress(Exception):  # user code may have deleted it, or put anything there
@@ -271,106 +274,6 @@ class Executor:
         with contextlib.suppress(OSError):
             while (seen := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 os.waitpid(seen.si_pid, os.WNOHANG)
-
-    def _call(self, frame: protocol.Frame, head: Mapping[str, Any]) -> tuple[str, bytes]:
-        """(completed, result JSON) or (failed, error text)."""
-        try:
-            fn = self._resolve(head)
-            try:
-                inputs = _loads(frame.payload) if frame.payload else {}
-            except ValueError as error:
-                raise PayloadError(f"inputs of {head['name']} are not JSON: {error}") from None
-            if not isinstance(inputs, dict):
-                raise PayloadError(f"inputs of {head['name']} are a {type(inputs).__name__}, not an object")
-            if head.get("model"):
-                self.model.ensure(head["model"])
-            result = self._invoke(fn, inputs, head)
-            if result is None:
-                return "completed", b""
-            if not isinstance(result, Mapping):
-                raise PayloadError(f"{head['name']} returned a {type(result).__name__}; a dict or None is expected")
-            return "completed", encode_payload(dict(result), f"the result of {head['name']}").encode()
-        except EngineError as error:
-            return "failed", f"{type(error).__name__}: {error}".encode(errors="replace")
-        except BaseException as error:  # SystemExit too: user code must not end the executor by raising
-            text = describe(error)
-            with contextlib.suppress(Exception):
-                log.error("job %s (%s) failed\n%s", head["id"], head["name"], text)
-            return "failed", text.encode(errors="replace")
-        finally:
-            if head.get("model"):
-                self.model.used()
-
-    def _resolve(self, head: Mapping[str, Any]) -> Callable[..., Any]:
-        return (
-            registry.resolve_node(head["name"]) if head["family"] == "node" else registry.resolve_task(head["name"]).fn
-        )
-
-    def _invoke(self, fn: Callable[..., Any], inputs: dict[str, Any], head: Mapping[str, Any]) -> Any:
-        wants = self.wants_ctx.get(fn)
-        if wants is None:
-            with contextlib.suppress(TypeError, ValueError):
-                wants = "ctx" in inspect.signature(fn).parameters
-            self.wants_ctx[fn] = wants = bool(wants)
-        if not wants and config.hook("invoke_context") is None:
-            result = self._await(fn(**inputs))
-        else:
-            ctx = self._context(head)
-            if wants:
-                inputs = {**inputs, "ctx": ctx}
-            result = None
-            with hooks.surrounded(ctx):
-                result = self._await(fn(**inputs))
-        return result
-
-    def _await(self, result: Any) -> Any:
-        if inspect.iscoroutine(result):
-            import asyncio  # a third of what an executor imports; few tasks need it
-
-            return asyncio.run(result)
-        return result
-
-    def _context(self, head: Mapping[str, Any]) -> Context:
-        number = int(head["no"])
-
-        def is_cancelled() -> bool:
-            with self.book:
-                return number in self.cancelled
-
-        job = JobInfo(
-            id=int(head["id"]),
-            family_name=head["family"],
-            name=head["name"],
-            queue=head["queue"],
-            project=head["project"],
-            box=self.box,
-            attempt=int(head["attempt"]),
-            fencing_token=int(head["token"]),
-            worker=self.worker,
-            run_id=head.get("run"),
-            node_id=head.get("node"),
-            required_model=head.get("model"),
-            priority=int(head.get("priority", 100)),
-            is_priority=bool(head.get("next")),
-        )
-        self.ctx = Context(
-            job, report=self.send, cancelled=is_cancelled, model=self.model.value, out_root=self.out_root
-        )
-        return self.ctx
-
-
-def describe(error: BaseException) -> str:
-    """``ValueError: text`` and the traceback below the house's own frames; the head and the end stay when it is long."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    head = "".join(traceback.format_exception_only(error)).strip()
-    body = "".join(traceback.format_exception(type(error), error, frames)) if frames is not None else ""
-    limit = int(config.get("error_limit"))
-    room = max(0, limit - len(head) - 2)
-    if len(body) > room:
-        body = "..." + body[len(body) - max(0, room - 3) :] if room > 3 else ""
-    return f"{head}\n\n{body}".strip()[:limit]
 
 
 def main() -> None:
