@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from flightdeck.model.fleet import show_project
 from flightdeck.model.happenings import KINDS, Happening, read_happenings, with_newer
 from flightdeck.orders import JobTarget
-from flightdeck.reader import Answer, Ask
-from flightdeck.screens.sheet import Sheet
+from flightdeck.reader import Answer
+from flightdeck.screens.asking import AskingSheet, Question
 from flightdeck.widgets import event_table
 from flightdeck.widgets.alert_list import alert_rows
 from flightdeck.widgets.job_sections import wrapped
@@ -22,7 +21,7 @@ KEPT_MOST = 5_000  # rows on the page; older ones are asked for again
 _NAMES = tuple(name for name, _ in KINDS)
 
 
-class EventsScreen(Sheet):
+class EventsScreen(AskingSheet):
     PAGE = "events"
     FILTERS = "box, queue, job, node, project, kind, person, reason"
     LOCAL_KEYS = (("tab", "kind"), ("enter", "its job"), ("esc", "back"))
@@ -37,53 +36,22 @@ class EventsScreen(Sheet):
         self.events: tuple[Happening, ...] = ()
         self.older: dict[str, str] | None = None  # how to ask for what is behind them; None: nothing is
         self.whole = True
-        self.error = ""
-        self.answered = False
-        self._asked: dict[str, Any] = {}
-        self._asks: dict[str, Ask] = {}
         self._tabs_at: list[tuple[int, int, str]] = []
 
     # -- asking
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.ask()
-
-    def on_unmount(self) -> None:
-        super().on_unmount()
-        self._hush()
-
-    def on_screen_suspend(self) -> None:
-        """Nobody sees it: nothing is asked."""
-        self._hush()
-
-    def on_screen_resume(self) -> None:
-        if not self._asks and self.ready:
-            self.ask()
-        super().on_screen_resume()
-
-    def _hush(self) -> None:
-        for ask in self._asks.values():
-            ask.stop()
-        self._asks = {}
-
     def arguments(self) -> dict[str, Any]:
         """What is asked; what is left out is the engine's default."""
-        asked: dict[str, Any] = {"kind": self.kind, "project": self.deck_app.scene.project}
+        asked: dict[str, Any] = {"kind": self.kind, "project": self.wanted_project()}
         return asked | ({"text": self.filter_text} if self.filter_text else {})
 
-    def ask(self) -> None:
-        self._hush()
-        self._asked = self.arguments()
-        self._asks = {
-            "top": self.deck_app.reader.ask("events", self._asked, self.take_top, EVERY_S, owner=(self, "top"))
-        }
+    def questions(self) -> list[Question]:
+        return [Question("events", self.arguments(), self.take_top, EVERY_S)]
 
     def take_top(self, answer: Answer) -> None:
         """The newest: in front of what is here, unless so much has happened that they do not meet."""
-        if self.deck_app.frozen is not None and self.answered:
+        if not self.takes(answer):
             return
-        self.error, self.answered = answer.error, True
         if answer.value is not None:
             found = read_happenings(answer.value)
             joined = with_newer(self.events, found.events)
@@ -99,7 +67,7 @@ class EventsScreen(Sheet):
 
     def take_older(self, answer: Answer) -> None:
         """What follows behind the last row."""
-        self._asks.pop("older", None)
+        self.asks.pop("older", None)
         if answer.error:
             self.deck_app.say(answer.error, "bad")
         elif answer.value is not None:
@@ -110,28 +78,25 @@ class EventsScreen(Sheet):
             self.whole = self.whole and found.whole
         self.redraw()
 
-    def _again(self) -> None:
-        self.index = self.top = 0
-        self.events, self.older, self.answered, self.whole = (), None, False, True
-        self.ask()
-        self.redraw()
+    def forget(self) -> None:
+        self.events, self.older, self.whole = (), None, True
 
     # -- keys
 
     def action_kind(self, by: int) -> None:
         self.kind = _NAMES[(_NAMES.index(self.kind) + by) % len(_NAMES)]
-        self._again()
+        self.again()
 
     def action_move(self, by: int) -> None:
         """At the end it goes on further back, while there is something."""
         super().action_move(by)
         at_end = by > 0 and self.index >= len(self.events) - 1
-        if at_end and self.older is not None and "older" not in self._asks and len(self.events) < KEPT_MOST:
-            arguments = {**self._asked, "after": self.older}
-            self._asks["older"] = self.deck_app.reader.ask("events", arguments, self.take_older, owner=(self, "older"))
+        if at_end and self.older is not None and "older" not in self.asks and len(self.events) < KEPT_MOST:
+            arguments = {**self.arguments(), "after": self.older}
+            self.asks["older"] = self.deck_app.reader.ask("events", arguments, self.take_older, owner=(self, "older"))
 
     def filtered(self) -> None:
-        self._again()
+        self.again()
 
     def picked(self, index: int) -> None:
         if index >= len(self.events):
@@ -152,12 +117,6 @@ class EventsScreen(Sheet):
         return JobTarget(event.job_id, family, "", event.queue, event.box, event.project, event.run_id, status)
 
     # -- drawing
-
-    def redraw(self, changed: set[str] | None = None) -> None:
-        if self.ready and self._asked and self.deck_app.scene.project != self._asked["project"]:
-            self._again()  # another tab; draws itself
-            return
-        super().redraw(changed)
 
     def body(self, width: int, height: int) -> list[Line]:
         app = self.deck_app
@@ -191,13 +150,10 @@ class EventsScreen(Sheet):
         return [rule, *(lines + [Row(width).done()] * 2)[:2]]
 
     def _note(self, width: int) -> Line:
-        if self.error:
-            return Row(width).add(f"  {self.error}", "bad").done()
-        if not self.answered:
-            return Row(width).add("  asking the database...", "dim").done()
-        project = self.deck_app.scene.project
-        where = "all projects" if project is None else f"project {show_project(project)}"
-        row = Row(width).add("  newest first", "text").add(f"   {where}", "dim")
+        trouble = self.trouble_line(width)
+        if trouble is not None:
+            return trouble
+        row = Row(width).add("  newest first", "text").add(f"   {self.where()}", "dim")
         if self.kind == "telling":
             row.add("   all but jobs that completed", "dim")
         if self.older is not None:
@@ -211,6 +167,6 @@ class EventsScreen(Sheet):
             for start, stop, kind in self._tabs_at:
                 if start <= event.screen_x < stop and kind != self.kind:
                     self.kind = kind
-                    self._again()
+                    self.again()
             return
         super().on_click(event)

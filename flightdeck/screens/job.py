@@ -11,10 +11,10 @@ from textual.binding import Binding, BindingType
 from flightdeck.model.job_detail import JobDetail, Share, read_detail, read_shares
 from flightdeck.model.text import clean
 from flightdeck.orders import JobTarget
-from flightdeck.reader import Answer, Ask
+from flightdeck.reader import Answer
+from flightdeck.screens.asking import AskingSheet, Question
 from flightdeck.screens.dialog import PromptScreen
 from flightdeck.screens.jobs import target
-from flightdeck.screens.sheet import Sheet
 from flightdeck.widgets import job_sections as draw
 from flightdeck.widgets.job_sections import Section
 from flightdeck.widgets.lines import Line, Row
@@ -25,7 +25,7 @@ HARDWARE_S = 10.0
 JUMPS = "ioarwl"
 
 
-class JobScreen(Sheet):
+class JobScreen(AskingSheet):
     """``job_id`` as the database has it."""
 
     PAGE = "job"
@@ -42,55 +42,31 @@ class JobScreen(Sheet):
         self.job_id = job_id
         self.found: JobDetail | None = None
         self.shares: tuple[Share, ...] = ()
-        self.answered = False
-        self.error = ""
         self.follow = False  # stays at the end as it grows
         self.starts: list[tuple[str, int]] = []  # where each section begins
-        self._asks: dict[str, Ask] = {}
         self._cache: dict[str, tuple[Hashable, list[Line]]] = {}
 
     # -- asking
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.ask()
+    def wanted_project(self) -> None:
+        """A job is the same in every project's tab."""
 
-    def on_unmount(self) -> None:
-        super().on_unmount()
-        self._hush()
-
-    def on_screen_suspend(self) -> None:
-        """Nobody sees it: nothing is asked."""
-        self._hush()
-
-    def on_screen_resume(self) -> None:
-        if not self._asks and self.ready:
-            self.ask()
-        super().on_screen_resume()
-
-    def ask(self) -> None:
+    def questions(self) -> list[Question]:
         arguments = {"job_id": self.job_id}
-        reader = self.deck_app.reader
         over = self.found is not None and self.found.over
-        self._asks = {
-            "job": reader.ask("job", arguments, self.take_job, OVER_S if over else RUNNING_S),
-            "hardware": reader.ask("job_hardware", arguments, self.take_hardware, HARDWARE_S),
-        }
-
-    def _hush(self) -> None:
-        for ask in self._asks.values():
-            ask.stop()
-        self._asks = {}
+        return [
+            Question("job", arguments, self.take_job, OVER_S if over else RUNNING_S),
+            Question("job_hardware", arguments, self.take_hardware, HARDWARE_S),
+        ]
 
     def take_job(self, answer: Answer) -> None:
-        if self.deck_app.frozen is not None and self.answered:
+        if not self.takes(answer):
             return
-        self.error = answer.error
         if not answer.error:
             over = self.found is not None and self.found.over
-            self.found, self.answered = read_detail(answer.value), True
-            if self.found is not None and self.found.over and not over and "job" in self._asks:
-                self._asks["job"].every_s = OVER_S  # it changes no more, but for what is still on its way
+            self.found = read_detail(answer.value)
+            if self.found is not None and self.found.over and not over and "job" in self.asks:
+                self.asks["job"].every_s = OVER_S  # it changes no more, but for what is still on its way
         self.redraw()
 
     def take_hardware(self, answer: Answer) -> None:

@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from flightdeck.model.fleet import show_project
 from flightdeck.model.jobs import SORT_WORDS, SORTS, STATUSES, Count, JobList, JobRow, read_counts, read_jobs
 from flightdeck.model.text import clean
 from flightdeck.orders import JobTarget
-from flightdeck.reader import Answer, Ask
-from flightdeck.screens.sheet import Sheet
+from flightdeck.reader import Answer
+from flightdeck.screens.asking import AskingSheet, Question
 from flightdeck.widgets import job_table
 from flightdeck.widgets.lines import Line, Row
 
@@ -20,7 +19,7 @@ COUNTS_EVERY_S = 5.0
 _NAMES = tuple(name for name, _ in STATUSES)
 
 
-class JobsScreen(Sheet):
+class JobsScreen(AskingSheet):
     PAGE = "jobs"
     FILTERS = "name, node, id, run, model, error"
     LOCAL_KEYS = (("tab", "status"), ("enter", "open"), (">", "older"))
@@ -39,36 +38,11 @@ class JobsScreen(Sheet):
         self.sorts: dict[str, str] = {}  # chosen orders by status
         self.found = JobList()
         self.counts: dict[str, Count] = {}
-        self.error = ""
-        self.answered = False
         self.pages: list[dict[str, str]] = []  # where the pages before this one began; empty: the first
-        self._asked: tuple[Any, ...] = ()
-        self._asks: list[Ask] = []
+        self._turned: list[dict[str, str]] = []  # the same of the page that is turned to
         self._tabs_at: list[tuple[int, int, str]] = []
 
     # -- asking
-
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.ask()
-
-    def on_unmount(self) -> None:
-        super().on_unmount()
-        self._hush()
-
-    def on_screen_suspend(self) -> None:
-        """Nobody sees it: nothing is asked."""
-        self._hush()
-
-    def on_screen_resume(self) -> None:
-        if not self._asks and self.ready:
-            self.ask()
-        super().on_screen_resume()
-
-    def _hush(self) -> None:
-        for ask in self._asks:
-            ask.stop()
-        self._asks = []
 
     def arguments(self) -> dict[str, Any]:
         """What is asked; what is left out is the engine's default."""
@@ -86,21 +60,15 @@ class JobsScreen(Sheet):
     def wanted_project(self) -> str | None:
         return self.deck_app.scene.project if self.queue is None else self.project
 
-    def ask(self) -> None:
-        """Ask for what is to be seen now, again and again, until something else is."""
-        self._hush()
-        arguments = self.arguments()
-        self._asked = tuple(arguments.items())
-        reader = self.deck_app.reader
-        self._asks = [
-            reader.ask("jobs", arguments, self.take_jobs, EVERY_S),
-            reader.ask("job_counts", {"project": arguments["project"]}, self.take_counts, COUNTS_EVERY_S),
+    def questions(self) -> list[Question]:
+        return [
+            Question("jobs", self.arguments(), self.take_jobs, EVERY_S),
+            Question("job_counts", {"project": self.wanted_project()}, self.take_counts, COUNTS_EVERY_S),
         ]
 
     def take_jobs(self, answer: Answer) -> None:
-        if self.deck_app.frozen is not None and self.answered:
+        if not self.takes(answer):
             return
-        self.error, self.answered = answer.error, True
         if answer.value is not None:
             self.found = read_jobs(answer.value)
         self.redraw()
@@ -110,20 +78,15 @@ class JobsScreen(Sheet):
             self.counts = read_counts(answer.value)
             self.redraw()
 
-    def _again(self, pages: list[dict[str, str]] | None = None) -> None:
-        """Other rows are wanted: from the top, from the first page unless said otherwise."""
-        self.index = self.top = 0
-        self.pages = pages or []
-        self.answered = False
-        self.found = JobList(status=self.status)
-        self.ask()
-        self.redraw()
+    def forget(self) -> None:
+        """From the first page unless another one is turned to."""
+        self.found, self.pages, self._turned = JobList(status=self.status), self._turned, []
 
     # -- keys
 
     def action_status(self, by: int) -> None:
         self.status = _NAMES[(_NAMES.index(self.status) + by) % len(_NAMES)]
-        self._again()
+        self.again()
 
     def action_older(self) -> None:
         """The page behind this one, where there is one."""
@@ -132,14 +95,15 @@ class JobsScreen(Sheet):
                 "there is nothing older" if not self.found.more else "narrow by / to see the rest", "dim", 4.0
             )
             return
-        self._again([*self.pages, dict(self.found.next_page)])
+        self._turned = [*self.pages, dict(self.found.next_page)]
+        self.again()
 
     def action_newest(self) -> None:
         if self.pages:
-            self._again()
+            self.again()
 
     def filtered(self) -> None:
-        self._again()
+        self.again()
 
     def next_sort(self) -> str:
         offered = SORTS.get(self.status, ())
@@ -147,7 +111,7 @@ class JobsScreen(Sheet):
             return "this list has one order: tab to running or queued for more"
         at = offered.index(self.sorts.get(self.status, offered[0]))
         self.sorts[self.status] = offered[(at + 1) % len(offered)]
-        self._again()
+        self.again()
         return SORT_WORDS[self.sorts[self.status]]
 
     def picked(self, index: int) -> None:
@@ -160,25 +124,14 @@ class JobsScreen(Sheet):
 
     # -- drawing
 
-    def redraw(self, changed: set[str] | None = None) -> None:
-        if self.ready and self._asks and self.wanted_project() != dict(self._asked).get("project"):
-            self._again()  # another tab; draws itself
-            return
-        super().redraw(changed)
-
     def body(self, width: int, height: int) -> list[Line]:
         app = self.deck_app
-        project = self.wanted_project()
-        where = "all projects" if project is None else f"project {show_project(project)}"
+        where = self.where()
         if self.queue is not None:
             where = f"queue {clean(self.queue, 40)}, {where}"
         tabs, self._tabs_at = job_table.status_line(self.status, self.counts, width)
-        if self.error:
-            note = Row(width).add(f"  {self.error}", "bad").done()
-        elif not self.answered:
-            note = Row(width).add("  asking the database...", "dim").done()
-        else:
-            note = job_table.note_line(self.found, where + ("   older page, < newest" if self.pages else ""), width)
+        where += "   older page, < newest" if self.pages else ""
+        note = self.trouble_line(width) or job_table.note_line(self.found, where, width)
         size = job_table.columns(width, job_table.wide_ids(self.found.jobs))
         head = [tabs, note, job_table.heading(width, size, self.status)]
         self.above = len(head)
@@ -210,7 +163,7 @@ class JobsScreen(Sheet):
             for start, stop, status in self._tabs_at:
                 if start <= event.screen_x < stop and status != self.status:
                     self.status = status
-                    self._again()
+                    self.again()
             return
         super().on_click(event)
 

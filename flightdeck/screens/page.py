@@ -5,11 +5,13 @@ from being drawn: a line that says what failed; the other pages go on, and so do
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
+from textual.message_pump import _MessagePumpMeta
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -26,7 +28,11 @@ TINY_W, TINY_H = 50, 9
 _EDGES = ("header", "banner", "events", "keys")
 
 
-class Page(Screen[Any], inherit_bindings=False):
+class _PageType(_MessagePumpMeta, ABCMeta):
+    """A screen that may be abstract."""
+
+
+class Page(Screen[Any], metaclass=_PageType, inherit_bindings=False):
     """Subclasses give the part between the edges: a widget, and how to redraw it."""
 
     PAGE: ClassVar[str] = ""  # its name in screens.pages and in the table of actions
@@ -46,9 +52,9 @@ class Page(Screen[Any], inherit_bindings=False):
     def deck_app(self) -> FlightDeckApp:
         return cast("FlightDeckApp", self.app)
 
+    @abstractmethod
     def main(self) -> Widget:
         """The part between the edges."""
-        raise NotImplementedError
 
     def compose(self) -> ComposeResult:
         for name in ("tiny", "header", "banner"):
@@ -120,9 +126,9 @@ class Page(Screen[Any], inherit_bindings=False):
         ]
         self.lines["broken"].show(told, app.ink, app.glyphs.ascii)
 
+    @abstractmethod
     def draw_main(self, changed: set[str] | None) -> None:
         """Draw what is between the edges."""
-        raise NotImplementedError
 
     def redraw_old(self, older_than_s: float) -> None:
         """Redraw what has ages and was not redrawn for so long."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flightdeck.model.fleet import show_project
 from flightdeck.model.queue_rows import QueueList, QueueRow, read_queues
 from flightdeck.orders import QueueTarget
-from flightdeck.reader import Answer, Ask
-from flightdeck.screens.sheet import Sheet
+from flightdeck.reader import Answer
+from flightdeck.screens.asking import AskingSheet, Question
 from flightdeck.widgets import queue_table
 from flightdeck.widgets.lines import Line, Row
 
@@ -25,7 +24,7 @@ _SORTS: tuple[tuple[str, Callable[[QueueRow], Any] | None], ...] = (
 )
 
 
-class QueuesScreen(Sheet):
+class QueuesScreen(AskingSheet):
     PAGE = "queues"
     FILTERS = "queue, project, model"
     LOCAL_KEYS = (("enter", "its jobs"), ("esc", "back"))
@@ -36,44 +35,18 @@ class QueuesScreen(Sheet):
         self.queues: tuple[QueueRow, ...] = ()  # as shown
         self.chosen: tuple[str, str] | None = None  # raw queue and project under the cursor: rows come and go
         self.sort_index = 0
-        self.error = ""
-        self.answered = False
-        self._ask: Ask | None = None
-        self._project: str | None = None
 
     # -- asking
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.ask()
+    def questions(self) -> list[Question]:
+        return [Question("queues", {"project": self.wanted_project()}, self.take, EVERY_S)]
 
-    def on_unmount(self) -> None:
-        super().on_unmount()
-        self._hush()
-
-    def on_screen_suspend(self) -> None:
-        """Nobody sees it: nothing is asked."""
-        self._hush()
-
-    def on_screen_resume(self) -> None:
-        if self._ask is None and self.ready:
-            self.ask()
-        super().on_screen_resume()
-
-    def _hush(self) -> None:
-        if self._ask is not None:
-            self._ask.stop()
-        self._ask = None
-
-    def ask(self) -> None:
-        self._hush()
-        self._project = self.deck_app.scene.project
-        self._ask = self.deck_app.reader.ask("queues", {"project": self._project}, self.take, EVERY_S)
+    def forget(self) -> None:
+        self.found = QueueList()
 
     def take(self, answer: Answer) -> None:
-        if self.deck_app.frozen is not None and self.answered:
+        if not self.takes(answer):
             return
-        self.error, self.answered = answer.error, True
         if answer.value is not None:
             self.found = read_queues(answer.value)
         self.redraw()
@@ -107,21 +80,10 @@ class QueuesScreen(Sheet):
 
     # -- drawing
 
-    def redraw(self, changed: set[str] | None = None) -> None:
-        if self.ready and self._ask is not None and self.deck_app.scene.project != self._project:
-            self.answered, self.found = False, QueueList()
-            self.ask()
-        super().redraw(changed)
-
     def body(self, width: int, height: int) -> list[Line]:
         app = self.deck_app
         self._settle()
-        where = "all projects" if self._project is None else f"project {show_project(self._project)}"
-        note = queue_table.note_line(self.found, where, width)
-        if self.error:
-            note = Row(width).add(f"  {self.error}", "bad").done()
-        elif not self.answered:
-            note = Row(width).add("  asking the database...", "dim").done()
+        note = self.trouble_line(width) or queue_table.note_line(self.found, self.where(), width)
         head = [note, queue_table.heading(width)]
         now = app.scene.deck.now()
         foot: list[Line] = []

@@ -12,6 +12,7 @@ from flightdeck.app import FlightDeckApp
 from flightdeck.frame import render_frame
 from flightdeck.model.fleet import Box
 from flightdeck.orders import JobTarget
+from flightdeck.screens.asking import AskingSheet
 from flightdeck.screens.dialog import ConfirmScreen, PromptScreen
 from flightdeck.screens.fleet import BoxPane
 from flightdeck.screens.page import Page
@@ -328,3 +329,29 @@ def test_a_list_is_grey_as_soon_as_the_database_is_away() -> None:
         assert "DATABASE LOST" in seen(app)
 
     fly(fleet, flight)
+
+
+def test_a_page_without_a_middle_cannot_be_made() -> None:
+    """What every page must give is told when it is made, not when it is drawn."""
+    for page in (Page, AskingSheet):
+        with pytest.raises(TypeError, match="abstract"):
+            page()
+
+
+@pytest.mark.parametrize(("key", "page"), [("2", "jobs"), ("4", "events"), ("5", "queues")])
+def test_a_list_asks_of_the_project_of_the_tab_and_nothing_while_it_is_covered(key: str, page: str) -> None:
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        await pilot.press(key)
+        top = app.screen
+        assert isinstance(top, AskingSheet) and page in top.asks
+        first = top.asks[page]
+        assert first.arguments["project"] is None and first.live
+        await pilot.press("n")
+        assert not first.live and top.asks[page].arguments["project"] == app.scene.project is not None
+        asked = list(top.asks.values())
+        await pilot.press("question_mark")
+        assert not top.asks and not any(ask.live for ask in asked)
+        await pilot.press("escape")
+        assert app.screen is top and top.asks[page].live
+
+    fly(three_boxes(), flight, read_only=True)
