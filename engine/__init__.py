@@ -345,7 +345,10 @@ def job_log(job_id: int | str) -> str:
 
 
 def retry_job(job_id: int | str, requested_by: str | None = None) -> str:
-    """Queue a failed or cancelled ingest job once more; the new job's id. Raises Conflict when there is nothing to retry."""
+    """Queue a failed or cancelled ingest job once more; the new job's id.
+
+    Raises Conflict when there is nothing to retry, an earlier retry of it has not ended, or the queue is full.
+    """
     from engine.errors import Conflict
     from engine.queue import operate
 

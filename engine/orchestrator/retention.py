@@ -14,7 +14,7 @@ from typing import Any
 
 from engine import config
 from engine.orchestrator.sweeps import Clock, Sweep
-from engine.queue.family import INGEST, NODE
+from engine.queue.family import INGEST, LIVE_INGEST, NODE
 from engine.store import Db
 
 BATCH = {"postgresql": 1000, "sqlite": 500}
@@ -139,15 +139,7 @@ def _retried(db: Db, table: str, ids: Sequence[int]) -> set[int]:
     return {row["retry_of"] for row in db.all(live, ids=list(ids))}
 
 
-# One branch for each partial index: a condition that fits none of them would read the whole history.
-_LIVE = {
-    "workflow_runs": ("status in ('queued', 'running')",),
-    "ingest_jobs": (
-        "status = 'queued' and run_after is null",
-        "status = 'queued' and run_after is not null",
-        "status = 'running'",
-    ),
-}
+_LIVE = {"workflow_runs": ("status in ('queued', 'running')",), "ingest_jobs": LIVE_INGEST}
 
 
 def runs(db: Db, after: int, keep_s: float, n: int) -> tuple[int | None, int]:

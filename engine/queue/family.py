@@ -10,6 +10,12 @@ from engine.store import Db
 
 LIVE_RUN = "('queued', 'running')"  # a run in any other state is over: nothing under it may start
 TERMINAL = ("completed", "failed", "cancelled", "skipped")
+# Ingest jobs that have not ended. A branch for each partial index: a condition that fits none of them reads the history.
+LIVE_INGEST = (
+    "status = 'queued' and run_after is null",
+    "status = 'queued' and run_after is not null",
+    "status = 'running'",
+)
 
 
 @dataclass(frozen=True)

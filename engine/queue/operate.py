@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from engine.errors import BadInput, NotFound
-from engine.queue import controls, outbox
+from engine.queue import backlog, controls, outbox
 from engine.queue.ends import cancel_rows, end_run
-from engine.queue.family import INGEST, Family, find, for_update, row_id
+from engine.queue.family import INGEST, LIVE_INGEST, Family, find, for_update, row_id
 from engine.queue.texts import check_word, clean_text, project_name
 from engine.store import Db, Json
 
@@ -174,7 +174,8 @@ def kill_job(db: Db, job_id: int | str, requested_by: str | None = None) -> Done
 def retry_job(db: Db, job_id: int | str, requested_by: str | None = None) -> Done:
     """Enqueue a failed or cancelled ingest job once more, as a new job with ``retry_of``. Raises NotFound.
 
-    ``id`` of the answer is the new job's; None when there was nothing to retry.
+    ``id`` of the answer is the new job's; None when there was nothing to retry, or the queue is full, with the reason. Of
+    two that ask at once, one is told about the other's job; once that has ended too, the old one can be retried again.
     """
     with db.transaction():
         family, row = _locked(db, job_id)
@@ -183,6 +184,10 @@ def retry_job(db: Db, job_id: int | str, requested_by: str | None = None) -> Don
             done = Done(0, f"{name} is a node of run {row['run_id']}: retry the run instead")
         elif row["status"] not in ("failed", "cancelled"):
             done = Done(0, f"{name} is {row['status']}: only a failed or cancelled job can be retried")
+        elif (live := _live_retry(db, row["id"])) is not None:
+            done = Done(0, f"{name} is being retried already, as job {live}")
+        elif (full := backlog.refusal(db, row["queue"], row["project"], 1)) is not None:
+            done = Done(0, f"{name} cannot be retried now: {full}")
         else:
             new = db.value(
                 "insert into ingest_jobs (task_name, queue, args, priority, max_attempts, budget_s, only_boxes, "
@@ -193,6 +198,15 @@ def retry_job(db: Db, job_id: int | str, requested_by: str | None = None) -> Don
             done = Done(1, f"{name} enqueued again as job {new}", str(new))
         _log_job(db, "retry_job", done, requested_by, row)
     return done
+
+
+def _live_retry(db: Db, job_id: int) -> int | None:
+    """A retry of this job that has not ended."""
+    live = " union all ".join(
+        f"select id from ingest_jobs where {which} and retry_of = {{id}}" for which in LIVE_INGEST
+    )
+    found: int | None = db.value(f"{live} limit 1", id=job_id)
+    return found
 
 
 def cancel_run(db: Db, run_id: int | str, requested_by: str | None = None) -> Done:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta
 
 import pytest
 
+from engine import config
 from engine.errors import BadInput, NotFound
 from engine.queue import operate
 from engine.queue.controls import all_orders as orders_of
@@ -202,6 +204,54 @@ def test_a_retry_is_a_new_job(db: Db) -> None:
     assert job(db, job_id)["status"] == "cancelled"
     node = add_node(db, add_run(db), "a")
     assert "retry the run" in operate.retry_job(db, node).message
+
+
+def test_ten_who_retry_one_job_at_once_make_one_job(store: Store, db: Db) -> None:
+    old = add_ingest(db)
+    operate.cancel_job(db, old)
+    begin = threading.Barrier(10)
+    answers: list[operate.Done] = []
+
+    def retry() -> None:
+        with store.connect("someone") as mine:
+            begin.wait(20)
+            answers.append(operate.retry_job(mine, old))
+
+    threads = [threading.Thread(target=retry) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    made = [answer.id for answer in answers if answer.id is not None]
+    assert len(answers) == 10 and len(made) == 1
+    assert db.value("select count(*) from ingest_jobs where retry_of = {old}", old=old) == 1
+    refused = [answer for answer in answers if answer.id is None]
+    assert all(answer.message.endswith(f"is being retried already, as job {made[0]}") for answer in refused)
+
+
+@pytest.mark.parametrize("status", ["running", "queued later"])
+def test_a_job_whose_retry_goes_on_is_not_retried_again(db: Db, status: str) -> None:
+    old = add_ingest(db)
+    operate.cancel_job(db, old)
+    new = int(operate.retry_job(db, old).id or 0)
+    if status == "running":
+        take(db, lane())
+    else:
+        db.run("update ingest_jobs set run_after = {after[hour]} where id = {id}", id=new, hour=3600.0)
+    assert operate.retry_job(db, old).changed == 0
+    db.run("update ingest_jobs set status = 'failed', finished_at = {now} where id = {id}", id=new)
+    assert operate.retry_job(db, old).changed == 1
+
+
+def test_a_retry_into_a_full_queue_is_refused(db: Db) -> None:
+    config.configure(backlog_limit=2)
+    old = add_ingest(db)
+    operate.cancel_job(db, old)
+    waiting = [add_ingest(db) for _ in range(2)]
+    done = operate.retry_job(db, old)
+    assert done.changed == 0 and "queue default is full" in done.message
+    operate.cancel_job(db, waiting[0])
+    assert operate.retry_job(db, old).changed == 1
 
 
 def test_cancel_of_a_run(db: Db) -> None:

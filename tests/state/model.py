@@ -44,6 +44,7 @@ class Job:
     effect: int | None = None  # the fence of its committed effect
     told: list[Told] = field(default_factory=list)
     outbox: list[str] = field(default_factory=list)
+    retries: list[int] = field(default_factory=list)  # the ids of the jobs that are it once more
 
     @property
     def claimable(self) -> bool:

@@ -548,9 +548,11 @@ class QueueMachine(RuleBasedStateMachine):
         if (job := self.pick_job(which)) is None:
             return
         done = operate.retry_job(self.db, job.id)
-        assert (done.id is not None) == (job.family is INGEST and job.status in ("failed", "cancelled"))
+        retried = any(self.jobs[again].status not in TERMINAL for again in job.retries)
+        assert (done.id is not None) == (job.family is INGEST and job.status in ("failed", "cancelled") and not retried)
         if done.id is not None:
             self.jobs[int(done.id)] = Job(int(done.id), INGEST, job.priority, job.max_attempts)
+            job.retries.append(int(done.id))
 
     @rule(which=PICK, status=st.sampled_from(("failed", "cancelled")))
     def end_run(self, which: int, status: str) -> None:
