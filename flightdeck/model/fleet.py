@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from engine.display.lanes import LANE_SILENT_S
+from engine.display.text import show_project as show_project
 from engine.telemetry.limits import ANY, Level, Limits
-from flightdeck.model.text import clean
 
-LANE_SILENT_S = 30.0  # a heartbeat older than this is a lane that is gone (SPEC, liveness)
 SAMPLE_LATE_S = 10.0
 SAMPLE_GONE_S = 30.0
 
@@ -133,11 +133,6 @@ class View:
     events: tuple[Event, ...] = ()
     leader: bool | None = None
     store: str = ""
-
-
-def show_project(value: object) -> str:
-    """The unnamed project has a visible name."""
-    return clean(value, 60) or "-"
 
 
 def merge_lanes(lanes: Iterable[Lane]) -> tuple[Lane, ...]:

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from engine.display.lanes import EXIT_CODES, LaneWord, exit_text
+from engine.display.lanes import lane_word as word_of
 from flightdeck.model.fleet import Box, Lane
 
-EXIT_CODES = {
-    75: "over its budget",
-    76: "stalled",
-    77: "lost its claim",
-    78: "gpu idle",
-    79: "stopped by an operator",
-}
+__all__ = ["EXIT_CODES", "LaneWord", "cause_text", "counts", "exit_text", "lane_word"]
 
-
-@dataclass(frozen=True, slots=True)
-class LaneWord:
-    """The state of a lane in at most 12 cells, and how it is meant: ok, warn, bad, wait or dim."""
-
-    text: str
-    tone: str
 
 
 def lane_word(lane: Lane, since_view_s: float = 0.0) -> LaneWord:
@@ -35,27 +23,7 @@ def lane_word(lane: Lane, since_view_s: float = 0.0) -> LaneWord:
         on = sum(word.text == "ON" for word in words)
         tone = "bad" if any(word.tone == "bad" for word in words) else "warn"
         return LaneWord(f"{on} of {len(words)} ON", tone)
-    if lane.state == "stopping" and not lane.busy and not lane.flagged:
-        return LaneWord("ended", "dim")  # its last heartbeat: it went in order, which is no fault
-    if lane.silent(since_view_s):
-        return LaneWord("DOWN", "bad")
-    if lane.state == "refused":
-        return LaneWord("REFUSED", "bad")
-    if lane.state == "stopping":
-        return LaneWord("stopping", "warn")
-    if lane.desired == "off" and lane.state != "starting":  # one that starts has nothing to park yet
-        if lane.state == "parked":
-            return LaneWord("PARKED", "warn")
-        if lane.state == "draining" or (lane.policy == "drain" and lane.busy):
-            return LaneWord(f"draining {lane.busy}", "warn")
-        return LaneWord("parking...", "wait")
-    if lane.state in ("parked", "parking"):
-        return LaneWord("resuming...", "wait")
-    if lane.state == "starting":
-        return LaneWord("starting...", "wait")
-    if lane.state == "draining":
-        return LaneWord(f"draining {lane.busy}", "warn")
-    return LaneWord("ON", "ok")
+    return word_of(lane.state, lane.desired, lane.policy, lane.busy, lane.flagged, lane.silent(since_view_s))
 
 
 def counts(boxes: Iterable[Box], since_view_s: float = 0.0) -> tuple[int, int, int]:
@@ -66,16 +34,3 @@ def counts(boxes: Iterable[Box], since_view_s: float = 0.0) -> tuple[int, int, i
         sum(word.startswith("draining") for word in words),
         sum(word in ("DOWN", "REFUSED") for word in words),
     )
-
-
-def exit_text(code: int | None, reason: str = "") -> str:
-    """Why a process ended, in words."""
-    if code is None:
-        return reason
-    if code in EXIT_CODES:
-        text = f"{EXIT_CODES[code]} ({code})"
-    elif code < 0:
-        text = f"killed by signal {-code}"
-    else:
-        text = f"exit code {code}"
-    return f"{text}: {reason}" if reason and reason != text else text
