@@ -54,7 +54,7 @@ lint: $(VENV)/test.stamp
 
 bench: $(VENV)/run.stamp
 	@test -x .bench-venv/bin/python || $(PYTHON) -m venv .bench-venv
-	@.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt -e '.[embedded]'
+	@.bench-venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt -e '.[embedded,web]'
 	@.bench-venv/bin/python -m benchmarks $(ARGS)
 
 screenshots: $(VENV)/test.stamp

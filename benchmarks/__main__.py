@@ -36,6 +36,7 @@ NAMES = (
     "history",
     "snapshot_held",
     "restart",
+    "api",
 )
 RESULT = Path(__file__).parent / "results" / "latest.json"
 

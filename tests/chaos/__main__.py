@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--jobs N] [--lanes N] [--store postgresql|sqlite] [--seed N] [--out DIR] [--plant fence]`
+"""`python -m tests.chaos [--jobs N] [--lanes N] [--store postgresql|sqlite] [--seed N] [--out DIR] [--plant fence] [--http]`
 
 Runs a real fleet under kills, freezes, database restarts, wrong clocks, cancellations and replays, and judges what its
 database says afterwards. Writes DIR/verdict.json, DIR/journal.jsonl and DIR/logs. Exit codes: 0 all is as it must be,
@@ -30,6 +30,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos")
     parser.add_argument("--plant", choices=BUGS, help="break the engine on purpose: the run must then exit 1")
+    parser.add_argument(
+        "--http", action="store_true", help="the users come through queue-broker-web, which is killed, too"
+    )
     asked = parser.parse_args()
     if not 100 <= asked.jobs <= 1_000_000 or not 2 <= asked.lanes <= 64:
         parser.error("--jobs from 100, --lanes from 2 to 64")
@@ -37,7 +40,7 @@ def main() -> int:
     for name in [name for name in os.environ if name.startswith("FLIGHTDECK_")]:
         del os.environ[name]
     store = "sqlite" if url and url.startswith("sqlite:") else asked.store
-    options = Options(asked.out, asked.jobs, asked.lanes, store, asked.seed, url, asked.plant)
+    options = Options(asked.out, asked.jobs, asked.lanes, store, asked.seed, url, asked.plant, asked.http)
     os.environ.update(options.environment)
     signal.signal(signal.SIGTERM, interrupt)
     begun = time.monotonic()

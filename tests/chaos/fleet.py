@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Fleet:
         self._environment = {
             **options.environment,
             "PYTHONPATH": os.pathsep.join((str(SITE), str(ROOT))),
+            "FLIGHTDECK_WEB_RATE": "0",
             "CHAOS_DB": url,
             "CHAOS_DIR": str(folder),
             "XDG_DATA_HOME": str(folder / "data"),
@@ -80,11 +82,23 @@ class Fleet:
             )
             for n in range(1 if options.quick else 2)
         ]
+        self.port = free_port() if options.http else 0
+        self.doors = [
+            Member(
+                "web",
+                command(
+                    "queue-broker-web",
+                    *("--db", url, "--box", "web0", "--port", str(self.port), "--app", "tests.chaos.app"),
+                ),
+                SKEWS[0],
+            )
+            for _ in range(options.http)
+        ]
         self._orphans: list[tuple[float, str, int]] = []  # when to look, whose, pid
 
     @property
     def members(self) -> list[Member]:
-        return [*self.heads, *self.lanes]
+        return [*self.doors, *self.heads, *self.lanes]
 
     def start(self, member: Member) -> None:
         member.back_at = None
@@ -167,8 +181,8 @@ class Fleet:
                 self.start(member)
 
     def drain(self) -> None:
-        """SIGTERM to everybody, lanes first; each must leave with 0."""
-        for group in (self.lanes, self.heads):
+        """SIGTERM to everybody, the door and the lanes first; each must leave with 0."""
+        for group in (self.doors, self.lanes, self.heads):
             for member in group:
                 if member.up:
                     member.process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
@@ -188,6 +202,12 @@ class Fleet:
             for pid in member.frozen:
                 _signal(pid, signal.SIGCONT)
         self._processes.end_all()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:

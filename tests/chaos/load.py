@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.dag.runs import submit_run
 from engine.errors import Conflict, EngineError, StaleClaim
 from engine.queue import enqueue, lease, operate
 from engine.queue.claim import ClaimRequest, claim
@@ -21,6 +20,7 @@ from engine.queue.workers import Worker
 from engine.store import Db, Store
 from engine.store.locks import new_incarnation
 from tests.chaos.client import Client, Gone
+from tests.chaos.door import Door
 from tests.chaos.journal import Journal
 from tests.chaos.options import GHOSTS, Options
 
@@ -106,8 +106,8 @@ def diamond(item: Item) -> dict[str, Any]:
 class Load:
     """Threads that use the fleet until their work is done. ``asked`` is theirs until they have ended."""
 
-    def __init__(self, options: Options, store: Store, journal: Journal, stop: threading.Event) -> None:
-        self.options, self.store, self.journal, self.stop = options, store, journal, stop
+    def __init__(self, options: Options, store: Store, journal: Journal, stop: threading.Event, door: Door) -> None:
+        self.options, self.store, self.journal, self.stop, self.door = options, store, journal, stop, door
         self.asked = Asked()
         self.items = plan(options, random.Random(options.seed))
         self._recent: list[tuple[str, int]] = []
@@ -160,29 +160,23 @@ class Load:
         for n in self._paced(len(self.items)):
             item = self.items[n]
             if item["kind"] == "diamond":
-                run = client.attempt(lambda db, it=item: submit_run(db, diamond(it), {"value": it["value"]}))
+                run = self.door.attempt(client, lambda user, it=item: user.start(diamond(it), {"value": it["value"]}))
                 if run is not None:
                     self.asked.runs[run] = 2 * item["value"] + 3
                     self._recent.append(("run", run))
             elif item["kind"] == "batch":
-                ids = client.attempt(
-                    lambda db, it=item: enqueue.enqueue_many(
-                        db, task_name="plain", queue=it["queue"], args_list=[it["args"]] * it["size"]
-                    )
-                )
-                self.asked.jobs |= dict.fromkeys(map(int, ids or ()), "plain")
+                ids = self.door.attempt(client, lambda user, it=item: user.put_many(it))
+                self.asked.jobs |= dict.fromkeys(ids or (), "plain")
             else:
                 self._submit_one(client, item)
         self.journal.did("submitted", jobs=len(self.asked.jobs), runs=len(self.asked.runs))
 
     def _submit_one(self, client: Client, item: Item) -> None:
-        def put(db: Db) -> enqueue.Job:
-            return enqueue.enqueue(db, **_request(item))
-
-        job = client.call(put) if item["key"] else client.attempt(put)
-        if job is None:
+        ask = self.door.call if item["key"] else self.door.attempt
+        answer = ask(client, lambda user: user.put(item))
+        if answer is None:
             return
-        id = int(job.id)
+        id = answer[0]
         self.asked.jobs[id] = item["kind"]
         self._recent.append(("job", id))
         if item["key"]:
@@ -198,12 +192,11 @@ class Load:
             kind, id = pick.choice(self._recent[-30:])
             if kind == "run" and pick.random() < 0.5:
                 continue
-            cancel = operate.cancel_run if kind == "run" else operate.cancel_job
-            answer = client.attempt(lambda db, c=cancel, i=id: c(db, i, "chaos"))
-            if answer is not None and answer.changed:
+            answer = self.door.attempt(client, lambda user, k=kind, i=id: user.cancel(k, i))
+            if answer is not None and answer[0]:
                 done += 1
                 (self.asked.cancelled_runs if kind == "run" else self.asked.cancelled_jobs).add(id)
-                self.journal.did(f"cancel_{kind}", id=id, said=answer.message)
+                self.journal.did(f"cancel_{kind}", id=id, said=answer[1])
             if kind == "job" and pick.random() < 0.1:
                 act = pick.choice((operate.run_next, operate.kill_job))
                 client.attempt(lambda db, a=act, i=pick.choice(self._recent[-30:])[1]: _quiet(a, db, i))
@@ -220,14 +213,14 @@ class Load:
             key = pick.choice(keys)
             id, item = self.asked.keys[key]
             if pick.random() < 0.8:
-                again = client.call(lambda db, it=item: enqueue.enqueue(db, **_request(it)))
-                if not again.existing or int(again.id) != id:
-                    self.journal.breach("key", f"{key}: job {id} was made again as job {again.id}")
+                again, existing = self.door.call(client, lambda user, it=item: user.put(it))
+                if not existing or again != id:
+                    self.journal.breach("key", f"{key}: job {id} was made again as job {again}")
                 self.asked.replayed += 1
             else:
                 other = {**item, "args": {**item["args"], "seconds": 99.0}}
                 try:
-                    client.call(lambda db, it=other: enqueue.enqueue(db, **_request(it)))
+                    self.door.call(client, lambda user, it=other: user.put(it))
                     self.journal.breach("key", f"{key}: another body was not refused")
                 except Conflict:
                     self.asked.refused += 1
@@ -334,13 +327,3 @@ def _quiet(act: Callable[..., Any], db: Db, id: int) -> None:
         act(db, id, "chaos")
     except EngineError:
         pass
-
-
-def _request(item: Item) -> dict[str, Any]:
-    return {
-        "task_name": item["kind"],
-        "queue": item["queue"],
-        "args": item["args"],
-        "priority": item["priority"],
-        "idempotency_key": item["key"],
-    }

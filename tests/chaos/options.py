@@ -22,6 +22,7 @@ class Options:
     seed: int = 1
     db_url: str | None = None
     plant: str | None = None
+    http: bool = False  # the users come through `queue-broker-web`, which is killed, too
     quick: bool = False
     limit_s: float = 600.0
 

@@ -16,6 +16,7 @@ from engine.store import Store
 from engine.store.migrate import migrate
 from tests.chaos import app, audit, books, server
 from tests.chaos.client import Client, Gone
+from tests.chaos.door import Functions, Http
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Breach, Journal
 from tests.chaos.load import Load, clear_ghosts
@@ -74,7 +75,8 @@ class _Run:
                 raise server.WrongUse("the database holds jobs already; give an empty one")
             audit.install(db)
         fleet = Fleet(self.options, self.database.url, self.folder, self.journal)
-        load = Load(self.options, self.store, self.journal, self.stop)
+        door = Http(fleet.port, self.journal, self.stop) if self.options.http else Functions()
+        load = Load(self.options, self.store, self.journal, self.stop, door)
         client = Client(self.store, "run", self.stop)
         if self.watch is not None:
             self.watch.start()
@@ -99,6 +101,8 @@ class _Run:
 
     def _all_up(self, client: Client, fleet: Fleet) -> bool:
         rows = client.all("select box, queue from worker_heartbeats where state = 'running'")
+        if fleet.doors and client.value("select 1 as one from services where kind = 'web'") is None:
+            return False
         return {f"{row['box']}/{row['queue']}" for row in rows} >= {lane.name for lane in fleet.lanes}
 
     def _storm(self, fleet: Fleet, load: Load, client: Client) -> Trouble:
@@ -166,6 +170,7 @@ class _Run:
                 "store": self.options.store,
                 "seed": self.options.seed,
                 "plant": self.options.plant,
+                "through": "http" if self.options.http else "functions",
             },
             "blows": blows,
             "submitted": {"jobs": len(load.asked.jobs), "runs": len(load.asked.runs)},

@@ -16,6 +16,7 @@ from tests.lane.fleet import runs
 
 GIVEN_AWAY_WITHIN_S = 130.0  # a freeze is noticed after 42 s; a new leader, or a restarted server, begins to count anew
 TOLD_WITHIN_S = 20.0
+DOOR_EVERY_S = 7.0  # so often the server of the job API is killed
 KEEP_UP = 2  # lanes that are left alone at any time
 
 
@@ -29,7 +30,7 @@ class Trouble:
         self._began = self._next = time.monotonic()
         self._lock = threading.RLock()  # the fleet's members
         self._thaws: list[tuple[float, Member]] = []
-        self._head_killed = time.monotonic()
+        self._head_killed = self._door_killed = time.monotonic()
         count = len(options.restarts)
         self._restarts = [(options.feed_s * (0.35 + 0.35 * n), how) for n, how in enumerate(options.restarts)][:count]
         self._freezes = [options.feed_s * (0.05 + 0.4 * n) for n in range(options.long_freezes)]
@@ -53,6 +54,11 @@ class Trouble:
             sleeper = threading.Thread(target=self._sleep_long, args=(client,), name="sleeper", daemon=True)
             self._sleepers.append(sleeper)
             sleeper.start()
+        for door in self.fleet.doors:
+            if now - self._door_killed > DOOR_EVERY_S and door.up:
+                self._door_killed = now
+                with self._lock:
+                    self.fleet.kill(door, self.pick.uniform(0.1, 1.0))
         if now >= self._next:
             self._next = max(self._next + EVERY_S, now)
             with self._lock:
