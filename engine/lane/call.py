@@ -16,7 +16,7 @@ from typing import Any
 
 from engine import config, registry
 from engine.context import Context, JobInfo
-from engine.errors import EngineError, PayloadError
+from engine.errors import EngineError, PayloadError, UnknownTask
 from engine.lane import hooks, protocol
 from engine.lane.models import WarmModel
 from engine.queue.texts import encode_payload
@@ -45,11 +45,14 @@ class Caller:
         self.ctx: Context | None = None  # of the last job that asked for one
 
     def call(self, frame: protocol.Frame) -> tuple[str, bytes]:
-        """Run the job of this frame: (completed, result JSON) or (failed, error text)."""
+        """Run the job of this frame: (completed, result JSON), (failed, error text), or (refused, error text) where the row
+        itself is at fault: another attempt would end in the same way."""
         head = frame.header
         try:
-            fn = _function(head)
-            inputs = _inputs(frame)
+            try:
+                fn, inputs = _function(head), _inputs(frame)
+            except (UnknownTask, PayloadError) as error:
+                return "refused", f"{type(error).__name__}: {error}".encode(errors="replace")
             if head.get("model"):
                 self._model.ensure(head["model"])
             result = self._invoke(fn, inputs, head)

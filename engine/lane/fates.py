@@ -118,11 +118,16 @@ class Fates:
             Outcome(
                 id=held.job.id,
                 fencing_token=held.job.fencing_token,
-                status=status,
+                status="failed" if status == "refused" else status,
                 output_json=(text or None) if status == "completed" else None,
-                error=text if status == "failed" else "cancelled while it ran" if status == "cancelled" else None,
+                error=text
+                if status in ("failed", "refused")
+                else "cancelled while it ran"
+                if status == "cancelled"
+                else None,
                 elapsed_s=elapsed_s,
                 detail=_device(slot) if elapsed_s >= NOTED_S else None,
+                final=status == "refused",
             ),
         )
 
@@ -130,7 +135,7 @@ class Fates:
         """It cannot be handed to an executor: its own fault, and its own failure."""
         text = f"the row cannot be handed to an executor: {type(error).__name__}: {error}"
         log.error("%s: job %d: %s", self._name, held.job.id, text)
-        self._settler.ended(held, Outcome(held.job.id, held.job.fencing_token, "failed", error=text))
+        self._settler.ended(held, Outcome(held.job.id, held.job.fencing_token, "failed", error=text, final=True))
 
     def never_began(self, held: Held) -> None:
         """Back as it was (claimed ahead), or to be asked about and handed over again."""

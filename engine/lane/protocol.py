@@ -8,7 +8,7 @@ Every hand-over of a job has a number (``no``), rising within a slot; an executo
 Lane to executor, job socket:      ``job`` {no, ...} (payload: the inputs), ``load`` / ``unload`` {model, order}
 Lane to executor, control socket:  ``cancel`` {no}, ``revoke`` {nos}
 Executor to lane, job socket:      ``ready`` {models, budgets}, ``fatal`` {config} (payload: text), ``began`` {no} (only for
-    jobs claimed ahead), ``done`` {no, s, e, p when it printed} (payload: result or error), ``expired`` {no},
+    jobs claimed ahead), ``done`` {no, s, e, p when it printed} (payload: result or error; s: ``completed failed refused cancelled``), ``expired`` {no},
     ``progress`` {id, pct, text}, ``beat`` {id}, ``model`` {model, loading}, ``answer`` {order, text},
     ``retire`` {reason} (it needs a successor)
 Executor to lane, control socket:  ``revoked`` {nos}

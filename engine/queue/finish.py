@@ -26,7 +26,10 @@ EVENT_ERROR_LIMIT = 500
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one attempt ended. ``output_json``: the result as JSON text; ``elapsed_s`` seconds of user code."""
+    """How one attempt ended. ``output_json``: the result as JSON text; ``elapsed_s`` seconds of user code.
+
+    ``final``: a failure that no further attempt can mend; none follows, whatever ``max_attempts`` is.
+    """
 
     id: int
     fencing_token: int
@@ -36,6 +39,7 @@ class Outcome:
     elapsed_s: float | None = None
     exit_code: int | None = None
     detail: dict[str, Any] | None = None
+    final: bool = False
 
 
 @dataclass
@@ -61,8 +65,8 @@ class Held(Protocol):
 def finish(db: Db, worker: Worker, outcomes: Sequence[Outcome], next: ClaimRequest | None = None) -> Finished:
     """End these attempts and claim ``next``, in one statement and one commit.
 
-    A job whose cancel was asked for ends cancelled whatever it reports; a failure with attempts left is queued again
-    with backoff (event ``requeued``, cause ``retry``); a node's end writes the outbox, a completed ingest job its
+    A job whose cancel was asked for ends cancelled whatever it reports; a failure with attempts left (and not ``final``) is
+    queued again with backoff (event ``requeued``, cause ``retry``); a node's end writes the outbox, a completed ingest job its
     executions row. A result that is too large or not JSON fails its own job only. Sends no notification.
     """
     limit = payload_limit() if any(outcome.output_json for outcome in outcomes) else 0
@@ -184,6 +188,7 @@ def _given(worker: Worker, outcomes: Sequence[Outcome], ordinary: bool) -> dict[
             "errors": [outcome.error for outcome in outcomes],
             "exits": [outcome.exit_code for outcome in outcomes],
             "details": [_detail(outcome) for outcome in outcomes],
+            "finals": [outcome.final for outcome in outcomes],
             "lane": worker.queue,
         }
     return given
@@ -233,7 +238,7 @@ def _end_one(db: Db, family: Family, row: dict[str, Any], outcome: Outcome, work
     status = outcome.status
     if row["cancel_requested"]:
         status = "cancelled"
-    elif status == "failed" and row["failures"] + 1 < row["max_attempts"]:
+    elif status == "failed" and not outcome.final and row["failures"] + 1 < row["max_attempts"]:
         status = "queued"
     if status == "queued":
         db.run(

@@ -26,7 +26,7 @@ from engine.queue.family import Family
 # goes back into the queue.
 _BECOMES = (
     "case when j.cancel_requested or d.outcome = 'cancelled' then 'cancelled' "
-    "when d.outcome = 'failed' and j.failures + 1 < j.max_attempts then 'queued' else d.outcome end"
+    "when d.outcome = 'failed' and not d.final and j.failures + 1 < j.max_attempts then 'queued' else d.outcome end"
 )
 _SPENT = "case when d.outcome = 'failed' and not j.cancel_requested then 1 else 0 end"
 # 1 s, 2 s, 4 s ... 10 minutes, a quarter up or down.
@@ -43,8 +43,8 @@ def finish_statement(family: Family, claim: ClaimShape | None) -> str:
     ctes = [
         # Locks are taken in the order of the ids, as everywhere.
         "done as materialized (select * from unnest({ids}::bigint[], {tokens}::bigint[], {outcomes}::text[], "
-        "{outputs}::text[], {errors}::text[], {elapsed}::float8[], {exits}::int[], {details}::text[]) "
-        "as d(id, token, outcome, output, error, elapsed_s, exit_code, detail) order by id)",
+        "{outputs}::text[], {errors}::text[], {elapsed}::float8[], {exits}::int[], {details}::text[], "
+        "{finals}::bool[]) as d(id, token, outcome, output, error, elapsed_s, exit_code, detail, final) order by id)",
         f"fin as (update {table} j set {KEEP_GENERATED}, status = {becomes}, "
         f"{family.output_column} = case when {becomes} = 'completed' then d.output::jsonb end, "
         f"error = case {becomes} when 'completed' then null when 'cancelled' then coalesce(d.error, 'cancelled') "

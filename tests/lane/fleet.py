@@ -41,7 +41,7 @@ def start_orchestrator(processes: Processes, store: Store) -> subprocess.Popen[b
     return processes.spawn(command("queue-orchestrator", "--db", store.url, "--box", "head"), env=QUICK)
 
 
-def add(db: Db, task: str, args: dict[str, Any] | None = None, queue: str = "default", **columns: Any) -> int:
+def add(db: Db, task: str, args: Any = None, queue: str = "default", **columns: Any) -> int:
     """Enqueue by a plain INSERT, as any program may."""
     values = {"task_name": task, "queue": queue, "args": json.dumps(args or {}), **columns}
     marks = ", ".join(f"{{{name}}}{{json}}" if name == "args" else f"{{{name}}}" for name in values)

@@ -144,19 +144,18 @@ def test_a_lane_whose_executors_cannot_start_claims_nothing_and_does_not_spin(
     stop(lane)
 
 
-def test_a_task_that_this_lane_does_not_know_fails_once_per_attempt_with_pauses(
-    sqlite_store: Store, processes: Processes
-) -> None:
-    """Q30: the row fails with the reason; with attempts left it waits its backoff instead of spinning."""
+def test_what_no_attempt_can_mend_fails_at_once_with_the_reason(sqlite_store: Store, processes: Processes) -> None:
+    """Q30: a row that names no known task, or whose args are no object, neither spins nor spends attempt after attempt."""
     lane = start_lane(processes, sqlite_store)
     with sqlite_store.connect("test") as db:
-        job, last = add(db, "nobody_knows", max_attempts=2), add(db, "nobody_knows")
-        assert "nobody_knows' is not registered" in ended(db, last)["error"]
-        eventually(lambda: history(db, job))
-        waits = row(db, job)
-        assert (waits["status"], waits["attempt"], waits["failures"]) == ("queued", 1, 1)
-        assert waits["run_after"] > waits["created_at"], "and not at once"
-        assert history(db, job)[0]["cause"] == "retry"
+        for job, says in (
+            (add(db, "nobody_knows", max_attempts=5), "nobody_knows' is not registered"),
+            (add(db, "noop", [1], max_attempts=5), "are a list, not an object"),
+        ):
+            failed = ended(db, job)
+            assert says in failed["error"]
+            assert (failed["status"], failed["attempt"], failed["failures"]) == ("failed", 1, 1)
+            assert [event["event_type"] for event in history(db, job)] == ["failed"]
         stop(lane)
         assert row(db, job)["attempt"] == 1
 

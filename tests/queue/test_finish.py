@@ -91,6 +91,25 @@ def test_a_failure_with_attempts_left_waits_and_comes_again(db: Db) -> None:
     assert kinds(db, job_id) == [("requeued", "retry"), ("failed", None)]
 
 
+def test_a_failure_that_no_attempt_can_mend_is_the_last(db: Db) -> None:
+    """Q30: the attempts that are left are not tried; a neighbour's failure in the same commit waits for its own."""
+    ids = [add_ingest(db, max_attempts=5) for _ in range(2)]
+    worker = lane()
+    first, second = take(db, worker, n=2)
+    finish(
+        db,
+        worker,
+        [
+            Outcome(first.id, first.fencing_token, "failed", error="task 'x' is not registered", final=True),
+            Outcome(second.id, second.fencing_token, "failed", error="flaky"),
+        ],
+    )
+    ends = [job(db, each) for each in ids]
+    assert [(row["status"], row["failures"]) for row in ends] == [("failed", 1), ("queued", 1)]
+    assert ends[0]["error"] == "task 'x' is not registered" and ends[0]["finished_at"] is not None
+    assert kinds(db, ids[0]) == [("failed", None)]
+
+
 def test_a_late_completion_of_an_old_attempt_changes_nothing(db: Db) -> None:
     """Q2: the write of an old attempt never lands on the new one; an event says so."""
     job_id = add_ingest(db)
