@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from engine.telemetry.strip import causes, worst_of
 from flightdeck.model.axis import SLOTS
 from flightdeck.model.metrics import METRICS, Metric, find_range
 from flightdeck.model.slots import STEP_S, Columns, Pair, Ring, Sums, slot_of
@@ -106,7 +107,7 @@ class History:
                 continue
             found = {
                 "P": _first(power[index], soft_power[index]),
-                "T": _first(thermal[index], _worst((soft_heat[index], hard_heat[index]))),
+                "T": _first(thermal[index], worst_of((soft_heat[index], hard_heat[index]))),
                 "B": hard[index],
                 "S": sync[index],
                 "C": cpu[index],
@@ -154,17 +155,7 @@ class History:
     def _causes(self, sample: BoxSample) -> tuple[dict[str, float], float]:
         """Milliseconds per cause of one row, worst over its GPUs; causes overlap and are never added up."""
         gpus = sample.gpus
-        found = {
-            "P": sample.power_ms if known(sample.power_ms) else _worst(gpu.sw_power_ms for gpu in gpus),
-            "T": sample.thermal_ms
-            if known(sample.thermal_ms)
-            else _worst(value for gpu in gpus for value in (gpu.sw_thermal_ms, gpu.hw_thermal_ms)),
-            "B": _worst(gpu.hw_brake_ms for gpu in gpus),
-            "S": _worst(gpu.sync_boost_ms for gpu in gpus),
-            "C": sample.cpu_throttle_ms,
-        }
-        ms = {cause: max(0.0, value) for cause, value in found.items() if value is not None and known(value)}
-        brakes = sample.brakes if known(sample.brakes) else _worst(gpu.brakes for gpu in gpus)
+        ms, brakes = causes(sample)
         if ms or brakes is not None:
             self.throttle_offered = True
         sources = {gpu.throttle_source for gpu in gpus}
@@ -228,15 +219,6 @@ def _span(sample: BoxSample, metric: Metric) -> Span | None:
         else:
             found = (min(found[0], low), max(found[1], high), max(found[2], middle))
     return found
-
-
-def _worst(values: Iterable[float | int | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    if not found:
-        return None
-    if -math.inf < sum(found) < math.inf:
-        return float(max(found))
-    return max((float(value) for value in found if known(value)), default=None)
 
 
 def _first(*values: float | None) -> float | None:
