@@ -78,6 +78,16 @@ DEFAULTS: Mapping[str, Any] = {
     "supervisor_cooldown": 300.0,  # a lane is restarted at most so often
     "supervisor_timeout": 60.0,  # a restart command may take so long
     "schema_wait_seconds": 120.0,
+    "web_token": None,  # queue-broker-web: who may do everything there,
+    "web_token_read": None,  # and who may look
+    "web_pool": 8,  # connections to the database: so many requests are worked on at once,
+    "web_wait_seconds": 2.0,  # others wait so long for their turn, then are told to come again
+    "web_rate": 1000.0,  # requests a second of one token; 0: any number
+    "web_connections": 1000,  # clients connected at once
+    "web_head_seconds": 10.0,  # a request's head must be there within so long,
+    "web_body_seconds": 30.0,  # and its body
+    "web_grace": 20.0,  # what runs at SIGTERM may take so long
+    "web_backlog_limit": 100_000,  # backlog_limit of what comes over HTTP, where that is 0
     "sample_seconds": 2.0,
     "misfire_grace_s": 10.0,  # a cron tick that is seen later than this was missed
     "stall_seconds": 120.0,  # a gpu job that beats may be silent for so long; 0 = never suspected
@@ -92,10 +102,17 @@ DEFAULTS: Mapping[str, Any] = {
     "probe_root": "/",  # where probes look for /proc, /sys and /dev
 }
 
-_ENVIRONMENT = {  # setting -> variable, where the name is not FLIGHTDECK_<SETTING>
-    "db_url": "FLIGHTDECK_DB_URL",
-    "db_direct_url": "FLIGHTDECK_DB_DIRECT_URL",
-}
+PREFIX = "FLIGHTDECK_"  # of every variable; the rest is the setting's name
+_NO_SETTINGS = (  # variables that are read, or given to what is started, and set nothing here
+    "PROFILE",
+    "CHARTS",
+    "SLOT",
+    "DEAD_BOX",
+    "DEAD_QUEUE",
+    "DEAD_PROJECT",
+    "DEAD_AGE",
+    "TEST_DB_URL",
+)
 
 HOOKS = ("resolve_node", "workflow_provider", "register_models", "invoke_context", "event_sink")
 
@@ -149,7 +166,7 @@ def get(name: str) -> Any:
     """The value of one setting, by the order flag, environment, configure, default."""
     if name in _state.flags:
         return _state.flags[name]
-    variable = _ENVIRONMENT.get(name, f"FLIGHTDECK_{name.upper()}")
+    variable = f"{PREFIX}{name.upper()}"
     if os.environ.get(variable):
         return _coerce(name, os.environ[variable], variable)
     if name in _state.configured:
@@ -161,6 +178,21 @@ def get(name: str) -> Any:
     if name not in DEFAULTS:
         raise ConfigError(f"unknown setting {name!r}")
     return DEFAULTS[name]
+
+
+def ignored_variables(environment: Mapping[str, str]) -> list[str]:
+    """One line for each variable that looks like a setting and is none, with the name that was probably meant."""
+    known = [name.upper() for name in DEFAULTS] + list(_NO_SETTINGS)
+    lines = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in known or not environment[variable]:
+            continue
+        import difflib  # 4 ms, for nearly nobody
+
+        near = difflib.get_close_matches(name.upper(), known, n=1)
+        lines.append(f"{variable}: no such setting, ignored" + (f"; did you mean {PREFIX}{near[0]}?" if near else ""))
+    return lines
 
 
 def hook(name: str) -> Callable[..., Any] | None:

@@ -36,6 +36,14 @@ def test_every_default_that_a_page_tells_is_the_default(page: Path) -> None:
             assert float(number.replace(",", "")) == float(config.DEFAULTS[name]), f"{page.name}: {name}"
 
 
+def test_every_variable_that_pages_or_code_name_is_known() -> None:
+    """Whoever sets what a page says is told of no mistake."""
+    texts = [*PAGES, *ROOT.glob("engine/**/*.py"), *ROOT.glob("flightdeck/**/*.py")]
+    named = {name for page in texts for name in re.findall(r"FLIGHTDECK_[A-Z_]*[A-Z]\b(?!_)", page.read_text())}
+    assert {"FLIGHTDECK_DB_URL", "FLIGHTDECK_PROFILE"} < named
+    assert config.ignored_variables(dict.fromkeys(named, "x")) == []
+
+
 def test_each_of_the_ten_scenarios_has_its_page_and_the_page_names_its_tests() -> None:
     pages = {page.name[:2]: page.read_text() for page in ROOT.glob("docs/scenarios/[0-9]*.md")}
     assert sorted(pages) == [f"{n:02}" for n in range(1, 11)]

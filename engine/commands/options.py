@@ -25,6 +25,7 @@ Exit codes: 0 done, 1 the database or the work failed, 2 wrong use (with one lin
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import time
@@ -132,6 +133,8 @@ def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store
             argument.encode()
         except UnicodeEncodeError:
             fail(name, f"argument {argument!a} is not valid UTF-8", 2)
+    for line in config.ignored_variables(os.environ):
+        print(f"{name}: {ascii(line)[1:-1]}", file=sys.stderr)
     try:
         code = app(args=args, prog_name=name, standalone_mode=False)
     except EngineError as error:

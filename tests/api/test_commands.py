@@ -259,6 +259,18 @@ def test_wrong_use_names_the_help_that_ends_it(capsys: pytest.CaptureFixture[str
     assert code == 2 and err.endswith("Did you mean 'status'?\n"), err
 
 
+def test_a_misspelt_setting_in_the_environment_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    for name, value in (("LEASE_SECOND", "3"), ("XYZZY", "1"), ("GRACE", "3"), ("GRACES", ""), ("PROFILE", "x")):
+        monkeypatch.setenv(f"FLIGHTDECK_{name}", value)
+    told = "FLIGHTDECK_LEASE_SECOND: no such setting, ignored; did you mean FLIGHTDECK_LEASE_SECONDS?"
+    for name in APPS:
+        code, out, err = run(capsys, name, "--help")
+        assert code == 0 and out
+        assert err.splitlines() == [f"{name}: {told}", f"{name}: FLIGHTDECK_XYZZY: no such setting, ignored"]
+
+
 def test_a_missing_file_is_called_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = run(capsys, "queue-broker", "status", "--db", f"sqlite:///{tmp_path / 'typo.db'}")
     assert code == 2 and err.endswith("cannot open: no such file\n"), err
