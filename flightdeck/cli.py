@@ -189,11 +189,13 @@ def record(
 
     Example: flightdeck record night.jsonl.gz --for 10m
     """
-    from engine.commands.worker_control import parse_span
+    from engine.orders import parse_span
     from flightdeck.record import main as run_record
 
     start(db=db, log_level=log_level or "error")
-    return run_record(path=file, seconds=parse_span(for_).total_seconds() if for_ else None, overwrite=overwrite)
+    return run_record(
+        path=file, seconds=parse_span(for_, "--for").total_seconds() if for_ else None, overwrite=overwrite
+    )
 
 
 @cli.command()

@@ -230,7 +230,7 @@ def place(text: str, recording: Recording, from_s: float = 0.0) -> float:
 
     Times without a zone are the viewer's own. Raises BadInput.
     """
-    from engine.commands.worker_control import parse_span
+    from engine.orders import parse_span
 
     word = text.strip()
     if word in ("start", "end"):

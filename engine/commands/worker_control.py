@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import getpass
-import re
 import socket
 import time
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -14,16 +12,13 @@ import typer
 from engine import config
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
 from engine.errors import BadInput
-from engine.orders import check_queue
+from engine.orders import check_queue, parse_span
 from engine.queue import models, operate
 from engine.store import Db as Database
 from engine.store import open_store
 from engine.store.migrate import ensure_schema
 
 app = new_app()
-
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @app.command()
@@ -78,7 +73,7 @@ def command(
         raise BadInput("--policy and --for go with --off")
     if queue == "*":
         raise BadInput("say --all-queues for every queue")
-    span = parse_span(for_) if for_ is not None else None
+    span = parse_span(for_, "--for") if for_ is not None else None
     if policy not in ("hard", "drain"):
         raise BadInput(f"--policy: hard or drain, not {policy!r}")
     where = "*" if all_boxes else config.box_name()
@@ -124,15 +119,6 @@ def _answers(conn: Database, order_id: str, seconds: float = 2.0) -> dict[str, s
     while not (said := models.answers(conn, order_id)) and time.monotonic() < until:
         time.sleep(0.05)
     return said
-
-
-def parse_span(text: str) -> timedelta:
-    """``90s``, ``30m``, ``2h``, ``1d``, or seconds. Raises BadInput."""
-    match = _SPAN.fullmatch(text.strip().lower())
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 0 < seconds <= 3650 * 86400:
-        raise BadInput(f"--for: {text!r} is no time span; write 90s, 30m, 2h or 1d")
-    return timedelta(seconds=seconds)
 
 
 def _user() -> str:
