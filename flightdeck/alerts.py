@@ -185,8 +185,7 @@ class Alerts:
                 ago = deck.sample_age(box)
                 beats = [lane.last_seen_s + age for lane in box.lanes if lane.last_seen_s is not None]
                 heard = min([*beats, *([] if ago is None else [ago])], default=None)
-                ended = bool(box.lanes) and all(lane.state == "stopping" for lane in box.lanes)
-                if not ended and (heard is None or heard < FORGOTTEN_S):
+                if not deck.ended(box) and (heard is None or heard < FORGOTTEN_S):
                     text = f"last sample {units.ago(ago)}" if ago is not None else f"last heard of {units.ago(heard)}"
                     yield f"down|{box.raw}", Finding("BOX DOWN", box.name, text)
                 continue

@@ -14,6 +14,18 @@ EXIT_CODES = {
     79: "stopped by an operator",
 }
 
+# The engine's names of why an attempt was given back are a contract; these are for people.
+_CAUSES = {
+    "executor_died": "executor died",
+    "lane_lost": "lane lost",
+    "lease_lapsed": "lease lapsed",
+    "operator_stop": "operator stop",
+    "drain": "lane stopped it",  # its own end, in order; what an operator ordered is an operator stop
+    "trip": "watchdog trip",
+    "retry": "retry after an error",
+    "handed_back": "handed back unbegun",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LaneWord:
@@ -59,3 +71,8 @@ def exit_text(code: int | None, reason: str = "") -> str:
     else:
         text = f"exit code {code}"
     return f"{text}: {reason}" if reason and reason != text else text
+
+
+def cause_text(cause: str) -> str:
+    """Why an attempt was given back, in words."""
+    return _CAUSES.get(cause, cause.replace("_", " "))

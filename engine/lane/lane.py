@@ -284,7 +284,9 @@ class Lane:
             self.intake.give_up(self.settler)
         self.intake.give_back_stranded(self.settler)
         if self.duty.stops and now >= self.duty.stop_by and self.crew.has_jobs:
-            self._kill_all(None, "drain", "the lane was stopped and its grace is over")
+            at_once = self.duty.stops > 1
+            why = "the lane was told to stop at once" if at_once else "the lane was stopped and its grace is over"
+            self._kill_all(None, "drain", why)
         if self.link.offline_s > self.options.max_offline and self.crew.has_jobs:
             log.error("%s: no database for %.0f s; stopping what runs", self.name, self.link.offline_s)
             self._kill_all(None, "drain", f"no database for {self.link.offline_s:.0f} s")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engine.display.lanes import cause_text
 from engine.queue.family import Family
 from engine.store import Db
 
@@ -206,16 +207,6 @@ _WORDS = {
     "lost_claim": "lost its claim",
     "stale_write": "late write dropped",
 }
-_CAUSES = {
-    "executor_died": "executor died",
-    "lane_lost": "lane lost",
-    "lease_lapsed": "lease lapsed",
-    "operator_stop": "operator stop",
-    "drain": "drain",
-    "trip": "watchdog trip",
-    "retry": "retry after an error",
-    "handed_back": "handed back unbegun",
-}
 
 
 def describe(row: Mapping[str, Any]) -> str:
@@ -225,7 +216,7 @@ def describe(row: Mapping[str, Any]) -> str:
     what = str(row.get("node_id") or (f"{row['task']} ({job})" if row.get("task") else job))
     happened = _WORDS.get(row["event_type"], str(row["event_type"]).replace("_", " "))
     if row.get("cause"):
-        happened += f" ({_CAUSES.get(row['cause'], row['cause'])})"
+        happened += f" ({cause_text(str(row['cause']))})"
     if row.get("exit_code"):
         happened += f", exit {row['exit_code']}"
     detail = row.get("detail") or {}

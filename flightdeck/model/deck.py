@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
 from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes
-from flightdeck.model.lanes import counts
+from flightdeck.model.lanes import counts, lane_word
 from flightdeck.model.slots import STEP_S, slot_of
 from flightdeck.model.text import clean
 from flightdeck.model.traces import History
@@ -203,16 +203,20 @@ class Deck:
         return None if latest is None else max(0.0, (self.now() - latest.at).total_seconds())
 
     def box_state(self, box: Box) -> str:
-        """``up``, ``late``, ``down``, ``blind`` (lanes beat but nothing measures) or ``new`` (never heard of yet)."""
+        """``up``, ``late``, ``down`` (see also :meth:`ended`), ``blind`` (lanes beat but nothing measures) or ``new``
+        (never heard of yet)."""
         age = self.sample_age(box)
-        beating = any(not lane.silent(self.view_age()) and lane.last_seen_s is not None for lane in box.lanes)
-        if age is not None and age <= SAMPLE_LATE_S:
-            return "up"
         if age is not None and age <= SAMPLE_GONE_S:
-            return "late"
-        if beating:
+            return "up" if age <= SAMPLE_LATE_S else "late"
+        since = self.view_age()
+        if any(not lane.silent(since) and lane.last_seen_s is not None for lane in box.lanes):
             return "blind"
         return "new" if age is None and not box.lanes else "down"
+
+    def ended(self, box: Box) -> bool:
+        """Whether every lane of it went in order: somebody stopped this box, so that its silence is no fault."""
+        age = self.view_age()
+        return bool(box.lanes) and all(lane_word(lane, age).text == "ended" for lane in box.lanes)
 
     def end_slot(self, box: Box, step_s: int = STEP_S) -> int:
         """The slot at the right edge of every trace."""

@@ -27,13 +27,18 @@ SORTS = {
     "running": ("longest", "newest", "priority"),
     "queued": ("oldest", "newest", "priority"),
 }
-SORT_WORDS = {
+_SORT_WORDS = {
     "longest": "longest running first",
-    "newest": "newest first",
+    "newest": "last enqueued first",
     "oldest": "longest waiting first",
     "priority": "as they are claimed: run next, priority, age",
     "soonest": "soonest first",
 }
+
+
+def sort_words(status: str, sort: str) -> str:
+    """The order of a list, in words; empty: of no list that is known."""
+    return "last begun first" if (status, sort) == ("running", "newest") else _SORT_WORDS.get(sort, "")
 
 
 @dataclass(frozen=True, slots=True)

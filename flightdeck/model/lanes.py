@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.display.lanes import EXIT_CODES, LaneWord, exit_text
+from engine.display.lanes import EXIT_CODES, LaneWord, cause_text, exit_text
 from engine.display.lanes import lane_word as word_of
 from flightdeck.model.fleet import Box, Lane
 
 __all__ = ["EXIT_CODES", "LaneWord", "cause_text", "counts", "exit_text", "lane_word"]
-
 
 
 def lane_word(lane: Lane, since_view_s: float = 0.0) -> LaneWord:

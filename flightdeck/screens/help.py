@@ -21,6 +21,10 @@ WORDS = (
     ("REFUSED", "the lane may not run here; the reason is on its row"),
     ("2 of 3 ON", "in all: lanes of several projects that stand differently"),
 )
+MARKS = (
+    ("!", "before a job's name: somebody ordered that it runs next, before everything else (the key ! does)"),
+    ("stopping", "it was asked to stop, and is killed after 10 s"),
+)
 EXITS = (
     ("75", "over its budget: a cpu or ingest job ran longer than its wall clock allows"),
     ("76", "stalled: a gpu node stopped beating, its GPU and its memory stood still"),
@@ -70,6 +74,7 @@ class HelpScreen(Sheet):
                 lines += _entry(width, action.show, action.title, action.about)
         for title, table in (
             ("The state of a lane", WORDS),
+            ("A job", MARKS),
             ("How a slot ends on purpose: its exit code", EXITS),
             ("The throttle strip and the traces", LETTERS),
         ):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from flightdeck.model.jobs import SORT_WORDS, SORTS, STATUSES, Count, JobList, JobRow, read_counts, read_jobs
+from flightdeck.model.jobs import SORTS, STATUSES, Count, JobList, JobRow, read_counts, read_jobs, sort_words
 from flightdeck.model.text import clean
 from flightdeck.orders import JobTarget
 from flightdeck.reader import Answer
@@ -112,7 +112,7 @@ class JobsScreen(AskingSheet):
         at = offered.index(self.sorts.get(self.status, offered[0]))
         self.sorts[self.status] = offered[(at + 1) % len(offered)]
         self.again()
-        return SORT_WORDS[self.sorts[self.status]]
+        return sort_words(self.status, self.sorts[self.status])
 
     def picked(self, index: int) -> None:
         if index < len(self.found.jobs):

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from flightdeck.model import units
 from flightdeck.model.fleet import Box, Lane
 from flightdeck.model.metrics import BY_KEY
-from flightdeck.widgets.box_row import hardware, one_row
+from flightdeck.widgets.box_row import STATE_TONES, hardware, one_row, state_word
 from flightdeck.widgets.job_list import job_rows
 from flightdeck.widgets.lane_row import exit_row, lane_row, model_row, room_for_words
 from flightdeck.widgets.lines import Line, Row, faded, fit
@@ -34,8 +34,6 @@ class Drawn:
 
 
 OPEN_TRACE_MAX = 7  # rows of a trace in an opened box: what room there is goes to the hour
-STATE_TONES = {"up": "ok", "late": "warn", "blind": "warn", "down": "bad", "new": "info"}
-STATE_WORDS = {"late": "LATE", "blind": "NO SENSOR DATA", "down": "DOWN", "new": "NO SAMPLES YET"}
 
 
 def card(scene: Scene, box: Box, width: int, height: int) -> Drawn:
@@ -71,7 +69,8 @@ def _title(scene: Scene, box: Box, width: int, tone: str) -> Line:
     row = Row(width).add(left + line, tone).add(" ")
     row.add(g.up, STATE_TONES[state]).add(" ").add(box.name, "bright").add(" ")
     if state != "up":
-        row.add(STATE_WORDS[state], f"{STATE_TONES[state]}+b").add(" ")
+        word, word_tone = state_word(deck, box)
+        row.add(word, f"{word_tone}+b").add(" ")
     if box.simulated:
         row.add("simulated", "cyan").add(" ")
     sample = deck.history(box).latest

@@ -17,8 +17,8 @@ from flightdeck.model.fleet import Box
 from flightdeck.model.timeline import Timeline
 from flightdeck.model.traces import gpu_identity
 from flightdeck.widgets import box_charts, gpu_tabs, job_lanes, sensor_list
-from flightdeck.widgets.box_card import STATE_TONES, STATE_WORDS
 from flightdeck.widgets.box_charts import BoxView, Wanted
+from flightdeck.widgets.box_row import STATE_TONES, state_word
 from flightdeck.widgets.box_words import Page, gpus_of, lane_lines, running_lines, words_column
 from flightdeck.widgets.lines import Glyphs, Line, Row, Span
 from flightdeck.widgets.meter import cpu_limits, device_of
@@ -78,7 +78,8 @@ def facts_line(scene: Scene, box: Box, view: BoxView, width: int) -> Line:
     if box.simulated:
         row.add("  simulated", "cyan")
     if state != "up":
-        row.add(f"  {STATE_WORDS[state]}", f"{STATE_TONES[state]}+b")
+        word, tone = state_word(deck, box)
+        row.add(f"  {word}", f"{tone}+b")
     seen = "no samples" if age is None else "live" if age < 4 else f"last sample {units.ago(age)}"
     row.add(f"  {seen}", "dim" if state == "up" else "warn")
     sample = deck.history(box).latest

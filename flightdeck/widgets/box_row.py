@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 
 from flightdeck.model import units
+from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box
 from flightdeck.model.lanes import lane_word
 from flightdeck.model.text import short_hardware
@@ -15,6 +16,8 @@ from flightdeck.widgets.scene import Scene
 from flightdeck.widgets.throttle_strip import short_sums
 
 SUMMARY_CELLS = 26
+STATE_TONES = {"up": "ok", "late": "warn", "blind": "warn", "down": "bad", "new": "info"}
+STATE_WORDS = {"late": "LATE", "blind": "NO SENSOR DATA", "down": "DOWN", "new": "NO SAMPLES YET"}
 
 
 def one_row(scene: Scene, box: Box, width: int) -> Line:
@@ -29,7 +32,8 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
     row.add(f"{scene.glyphs.mark} " if focused else "  ", "focus+b")
     row.add(box.name, "bright" if focused else "text", named).add(" ")
     if state == "down":
-        row.add("DOWN", "bad+b").add(f"  last sample {units.ago(deck.sample_age(box))}", "dim")
+        word, tone = state_word(deck, box)
+        row.add(word, f"{tone}+b").add(f"  last sample {units.ago(deck.sample_age(box))}", "dim")
         return row.right((_lane_summary(scene, box, width - row.used - 3), "dim"), (" ", "dim")).done()
     summary = 0 if width < 116 else SUMMARY_CELLS + min(24, (width - 116) // 3)
     room = max(0, min(30, width - 64 - named - summary))
@@ -51,7 +55,11 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
         row.add(f"{lost} LOST" if lost else "n/a", "bad+b" if lost else "faint", 16)
     used = sample.mem_used_mb if sample is not None else None
     total = sample.mem_total_mb if sample is not None and sample.mem_total_mb else box.mem_mb
-    row.add(" MEM ", "dim").add(_whole_g(used), "text", 4, ">").add("/", "dim").add(_whole_g(total) + "G", "text", 5)
+    row.add(" MEM ", "dim")
+    if units.known(used) or units.known(total):
+        row.add(_whole_g(used), "text", 4, ">").add("/", "dim").add(_whole_g(total) + "G", "text", 5)
+    else:
+        row.add(units.NA, "faint", 10)
     if gpus and lost:
         row.add(f" {lost} LOST", "bad+b")
     row.add(" ")
@@ -61,6 +69,12 @@ def one_row(scene: Scene, box: Box, width: int) -> Line:
     if summary:
         row.right((fit(_lane_summary(scene, box, summary - 2), summary - 2, ">"), "dim"), (" ", "dim"))
     return row.done()
+
+
+def state_word(deck: Deck, box: Box) -> tuple[str, str]:
+    """How a box stands that is not up, in a word, and its tone. One that was stopped in order is no fault."""
+    state = deck.box_state(box)
+    return ("ended", "dim") if state == "down" and deck.ended(box) else (STATE_WORDS[state], STATE_TONES[state])
 
 
 def hardware(box: Box) -> str:

@@ -165,7 +165,8 @@ def banner_line(deck: Deck, width: int) -> Line | None:
         if link.lost_since is not None:
             row.add(f" {units.age(now - link.lost_since)} ago", "bad+b")
         if link.next_try_mono is not None:
-            row.add(f"   next try in {units.age(max(0.0, link.next_try_mono - now))}", "text")
+            left = link.next_try_mono - now
+            row.add(f"   next try {f'in {units.age(left)}' if left >= 1.0 else 'now'}", "text")
     if deck.loaded:
         row.add(f"   data of {units.age(deck.live_age())} ago", "text")
     if link.error:

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from flightdeck.model import units
 from flightdeck.model.box_detail import Attempt
-from flightdeck.model.lanes import EXIT_CODES
+from flightdeck.model.lanes import EXIT_CODES, cause_text
 from flightdeck.model.timeline import Timeline
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 
@@ -86,7 +86,7 @@ def _text(job: Attempt) -> str:
     if job.outcome == "running":
         parts += [units.percent(min(100.0, max(0.0, job.progress_pct)))] if job.progress_pct is not None else []
     elif job.outcome != "completed":
-        why = EXIT_CODES.get(job.exit_code or 0, "") or job.cause.replace("_", " ")
+        why = EXIT_CODES.get(job.exit_code or 0, "") or cause_text(job.cause)
         parts.append(f"{why} ({job.exit_code})" if why and job.exit_code else why or _exit(job))
     for letter, held in (("T", job.thermal_ms), ("P", job.power_ms)):
         if held is not None and held >= HELD_MS:

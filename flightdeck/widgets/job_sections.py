@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ from engine.lane.exits import explain
 from flightdeck.charts.cells import bar
 from flightdeck.model import units
 from flightdeck.model.job_detail import Attempt, JobDetail, Log, Node, Payload, Run, Share
+from flightdeck.model.lanes import cause_text
 from flightdeck.widgets.job_table import TONES
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 from flightdeck.widgets.throttle_strip import TONES as CAUSE_TONES
@@ -213,16 +215,20 @@ def attempts(events: Sequence[Attempt], cut: bool, width: int) -> list[Line]:
             number = event.number
             lines.append(Row(width).add(f"  attempt {units.number(number)}", "bright").done())
         row = Row(width).add(f"    {clock(event.at)} ", "faint")
-        word = event.kind.replace("_", " ") + (f": {event.cause.replace('_', ' ')}" if event.cause else "")
+        word = event.kind.replace("_", " ") + (f": {cause_text(event.cause)}" if event.cause else "")
         row.add(fit(word, max(26, cell_len(word))), EVENT_TONES.get(event.kind, "warn"))
         row.add("  ").add(" ".join(part for part in (event.queue, event.box and f"on {event.box}") if part), "text")
         if event.elapsed_s is not None:
             row.add(f"   after {units.age(event.elapsed_s)}", "dim")
         lines.append(row.done())
-        if event.exit_code:
-            lines += wrapped(f"exit {explain(event.exit_code)}", width, "text", 13)
+        said = explain(event.exit_code) if event.exit_code else ""
+        if said:
+            lines += wrapped(f"exit {said}", width, "text", 13)
         for name, value in event.detail:
-            lines += wrapped(f"{name.replace('_', ' ')}: {value}", width, "dim", 13)
+            if name == "reason" and said:  # lanes write a code with the code in front, and often nothing else
+                value = re.sub(rf"^{event.exit_code}\b:? *", "", value.removeprefix(said))
+            if value:
+                lines += wrapped(f"{name.replace('_', ' ')}: {value}", width, "dim", 13)
     return lines
 
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from flightdeck.charts.cells import bar
 from flightdeck.model import units
-from flightdeck.model.jobs import SORT_WORDS, STATUSES, Count, JobList, JobRow
+from flightdeck.model.jobs import STATUSES, Count, JobList, JobRow, sort_words
 from flightdeck.widgets.lines import Glyphs, Line, Row, fit
 
 STATE_CELLS = 9
@@ -88,7 +88,7 @@ def note_line(found: JobList, where: str, width: int) -> Line:
     if found.more:
         many = f"the first {len(found.jobs)}, more behind them" + ("" if found.next_page else ": narrow by /")
     row = Row(width).add(f"  {many}", "text").add(f"   {where}", "dim")
-    row.add(f"   {SORT_WORDS.get(found.sort, '')}", "dim")
+    row.add(f"   {sort_words(found.status, found.sort)}", "dim")
     if not found.whole:
         row.add(f"   looked through {found.looked:,} rows only", "warn")
     return row.done()
@@ -171,7 +171,8 @@ def note_text(job: JobRow, now: datetime) -> tuple[str, str]:
         if job.unplaceable:
             return job.unplaceable, "bad"
         if job.later(now) and job.run_after is not None:
-            return f"in {units.age((job.run_after - now).total_seconds())}", "dim"
+            left = (job.run_after - now).total_seconds()
+            return (f"in {units.age(left)}" if left >= 1.0 else "now"), "dim"
         return ("runs next", "info") if job.is_priority else ("", "dim")
     if job.status == "failed":
         return job.error or "no error was kept", "bad"

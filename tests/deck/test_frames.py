@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from engine.feed import FeedUpdate
 from flightdeck.frame import Frame, Shot, render_frame, render_frames
-from tests.deck.fleet_data import FleetData, four_boxes, hostile_fleet, one_box, three_boxes, twelve_boxes, update
+from tests.deck.fleet_data import FleetData, four_boxes, hostile_fleet, lane, one_box, three_boxes, twelve_boxes, update
 from tests.deck.goldens import same_as_goldens
 
 
@@ -95,6 +95,29 @@ def test_a_dead_box_keeps_its_hour_and_an_end_mark() -> None:
     ends = {match.end() for match in re.finditer(r"^.*[\u2801-\u28ff ]x(?= {3})", text, re.MULTILINE)}
     assert len(ends) == 7  # one for each trace, all at the same column
     assert len({line.rindex("x ") for line in text.split("\n") if re.search(r"[\u2801-\u28ff ]x {3}", line)}) == 1
+
+
+@pytest.mark.parametrize(("busy", "word"), [(0, "ended"), (1, "DOWN")])
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+def test_a_box_that_was_stopped_in_order_is_not_down(busy: int, word: str, size: tuple[int, int]) -> None:
+    """In its card, in its row, on its page; one that left work behind is down."""
+    fleet = twelve_boxes()
+    pairs = {pair[0]["box"]: pair for pair in fleet.boxes}
+    pairs["attic"][0]["lanes"] = [lane("gpu", state="stopping", busy=busy, last_seen_s=700.0)]
+    boxes = list(fleet.boxes)
+    for fleet.boxes in (boxes, [pairs["attic"]]):
+        shots = {"fleet": Shot(), "box": Shot("box", {"box": "attic"})}
+        for frame in render_frames(fleet.first(), shots, size, svg=False).values():
+            row = next(line for line in frame.text.split("\n")[1:] if "attic" in line)
+            assert f" {word} " in row
+
+
+def test_before_the_first_sample_memory_is_missing_once() -> None:
+    """``MEM n/a/n/aG`` stood there."""
+    boxes = [{"box": f"bare{number}", "lanes": [lane("cpu")]} for number in range(12)]
+    text = render_frame(update(view={"boxes": boxes}), (80, 24), svg=False).text
+    row = next(line for line in text.split("\n") if "bare1 " in line)
+    assert "MEM n/a" in row and "n/aG" not in row and "/n/a" not in row
 
 
 def test_a_lost_gpu_shows_its_last_values_and_their_age() -> None:

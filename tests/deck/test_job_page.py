@@ -47,9 +47,26 @@ def test_attempts_explain_their_exit_codes_and_show_the_evidence() -> None:
     found = detail()
     shown = text(draw.attempts(found.events, True, 120))
     assert "exit 76 stall: the node stopped beating and its GPU stood still" in shown
-    assert "requeued: trip" in shown and "gpu on spark2" in shown and "after 10m11" in shown
+    assert "requeued: watchdog trip" in shown and "gpu on spark2" in shown and "after 10m11" in shown
     assert "evidence.gpu pct: 0, 0, 0" in shown and shown.count("attempt 1") == 1 and "older ones are left out" in shown
     assert "nothing yet" in text(draw.attempts((), False, 120))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "lines"),
+    [
+        (137, "137: killed by SIGKILL", ["exit 137: killed by SIGKILL"]),
+        (137, "137: oom", ["exit 137: killed by SIGKILL", "reason: oom"]),
+        (137, "1370 MB too much", ["exit 137: killed by SIGKILL", "reason: 1370 MB too much"]),
+        (None, "the lane was told to stop at once", ["reason: the lane was told to stop at once"]),
+    ],
+)
+def test_an_exit_is_explained_once(code: int | None, reason: str, lines: list[str]) -> None:
+    """The reason repeated it: ``reason: 137: killed by SIGKILL``."""
+    row = {"at": ago(9), "type": "requeued", "cause": "drain", "attempt": 1, "exit_code": code}
+    found = detail(events=[row | {"detail": {"reason": reason}}])
+    _, head, *rest = text(draw.attempts(found.events, False, 120)).split("\n")
+    assert "requeued: lane stopped it" in head and [line.strip() for line in rest] == lines
 
 
 def test_the_share_of_the_hardware_or_why_there_is_none() -> None:

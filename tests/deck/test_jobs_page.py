@@ -94,6 +94,7 @@ WORDS: list[tuple[dict[str, Any], str, str]] = [
     (waiting(1, is_priority=True), "queued", "runs next"),
     (waiting(1, unplaceable_reason="nowhere"), "queued", "nowhere"),
     (waiting(1, run_after=(NOW + timedelta(minutes=5)).isoformat()), "later", "in 5m00"),
+    (waiting(1, run_after=(NOW + timedelta(seconds=0.4)).isoformat()), "later", "now"),
     (waiting(1, run_after=ago(5)), "queued", ""),
     (waiting(1, status="awaiting_input"), "input?", "waits for a person: enter"),
     (ended(1, "failed", error="boom"), "failed", "boom"),

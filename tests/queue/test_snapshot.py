@@ -83,6 +83,8 @@ def test_an_event_reads_as_one_line() -> None:
     assert describe(row) == "spark gpu: job 7 requeued (executor died), exit 137: killed by SIGKILL"
     row |= {"exit_code": 9, "detail": {"reason": "90 s without an answer"}}
     assert describe(row) == "spark gpu: job 7 requeued (executor died), exit 9: 90 s without an answer"
+    row |= {"cause": "drain", "exit_code": None, "detail": {"reason": "the lane was told to stop at once"}}
+    assert describe(row) == "spark gpu: job 7 requeued (lane stopped it): the lane was told to stop at once"
 
 
 def test_100_000_queued_rows_are_counted_up_to_a_cap(store: Store) -> None:
