@@ -38,6 +38,7 @@ def command(name: str, *args: str) -> list[str]:
         "queue-scheduler": "engine.commands.scheduler",
         "queue-worker-control": "engine.commands.worker_control",
         "queue-broker": "engine.commands.broker",
+        "queue-broker-web": "engine.commands.broker_web",
         "queue-worker-supervisor": "engine.commands.supervisor",
         "flightdeck": "flightdeck.cli",
     }[name]

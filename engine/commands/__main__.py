@@ -7,6 +7,7 @@ import sys
 
 MODULES = {
     "queue-broker": "broker",
+    "queue-broker-web": "broker_web",
     "queue-claim-worker": "claim_worker",
     "queue-orchestrator": "orchestrator",
     "queue-recorder": "recorder",

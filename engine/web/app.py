@@ -1,0 +1,82 @@
+"""The application: its guards, its routes, and what lives as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+
+from engine.queue.services import version
+from engine.store import Store, open_store
+from engine.web import problems
+from engine.web.access import AccessMiddleware, Gatekeeper
+from engine.web.databases import Databases
+from engine.web.limits import BodyMiddleware, LimitsMiddleware
+from engine.web.settings import WebSettings
+
+log = logging.getLogger("engine.web")
+
+# Modules with a `router`, in the order in which paths are looked up.
+ROUTERS = ("health", "jobs", "runs", "metrics", "live", "reference", "page")
+SPARE_THREADS = 8  # for what needs no turn
+
+
+def create_app(settings: WebSettings, opener: Callable[[], Store] = open_store) -> FastAPI:
+    """The ASGI application. ``opener`` is asked for the store when it is first needed, and again while it fails.
+
+    ``app.state``: settings, databases, keeper (:class:`Gatekeeper`), stopping (an event, set when the shutdown begins:
+    streams end then). Every request has ``request.state.access`` and ``request.state.request_id``.
+    """
+    app = FastAPI(
+        title="Flight Deck",
+        version=version() or "0",
+        description="Submit, watch and cancel jobs and runs of a fleet.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+    )
+    app.state.settings = settings
+    app.state.databases = Databases(opener, settings.pool, settings.wait_seconds)
+    app.state.keeper = keeper = Gatekeeper(settings)
+    app.state.stopping = asyncio.Event()
+    problems.install(app)
+    # The last one added is the outermost.
+    app.add_middleware(BodyMiddleware, settings=settings, no_turn=needs_no_turn)
+    app.add_middleware(AccessMiddleware, settings=settings, keeper=keeper)
+    app.add_middleware(LimitsMiddleware, settings=settings)
+    for name in ROUTERS:
+        full = f"engine.web.{name}"
+        if _exists(full):
+            try:
+                app.include_router(importlib.import_module(full).router)
+            except (ModuleNotFoundError, AttributeError) as error:
+                log.warning("%s is left out: %s", full, error)
+    return app
+
+
+def needs_no_turn(path: str) -> bool:
+    """Requests that use no connection to the database while they are answered, or must be answered always."""
+    return path in ("/healthz", "/events", "/login", "/logout") or path.startswith("/static/")
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    anyio.to_thread.current_default_thread_limiter().total_tokens = app.state.settings.pool + SPARE_THREADS
+    try:
+        yield
+    finally:
+        app.state.stopping.set()
+        app.state.databases.close()
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
