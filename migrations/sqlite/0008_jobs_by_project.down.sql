@@ -1,0 +1,1 @@
+drop index ingest_jobs_ended;
