@@ -136,6 +136,33 @@ def standing(db: Db, box: str, queue: str, project: str) -> Order | None:
     return None if overlapping else _order(row)
 
 
+def lanes_at(db: Db, box: str, queue: str) -> list[dict[str, Any]]:
+    """Lanes of every project at a place (``*``: every box, every queue) that have not ended: {box, queue, project, order}."""
+    orders = all_orders(db)
+    rows = db.all(
+        "select box, queue, project from worker_heartbeats where ({box} = '*' or box = {box}) "
+        "and ({queue} = '*' or queue = {queue}) and state <> 'stopping' order by project, box, queue",
+        box=box,
+        queue=queue,
+    )
+    return [
+        {**row, "order": pick(orders, row["box"], row["queue"], row["project"])}
+        for row in rows
+        if all(isinstance(name, str) for name in row.values())  # SQLite takes bytes
+    ]
+
+
+def projects_at(db: Db, box: str, queue: str) -> list[str]:
+    """Projects that have a lane at a place, or an order that holds lanes of it off."""
+    off = {
+        row["project"]
+        for row in all_orders(db)
+        if row["desired"] == "off" and box in (row["box"], "*") and queue in (row["queue"], "*")
+        if isinstance(row["project"], str)
+    }
+    return sorted(off | {lane["project"] for lane in lanes_at(db, box, queue)})
+
+
 def _order(row: Mapping[str, Any]) -> Order:
     return Order(
         desired=row["desired"],

@@ -16,6 +16,7 @@ import pytest
 from engine.commands import broker, supervisor, worker_control
 from engine.commands.options import run_app
 from engine.queue.controls import order_for
+from engine.queue.workers import Worker, beat
 from engine.store import Db, Store
 from engine.store.migrate import downgrade, required_version
 from flightdeck.cli import cli
@@ -80,6 +81,48 @@ def test_all_boxes_and_all_queues_widen_the_order(capsys: pytest.CaptureFixture[
     assert order_for(db, "here", "gpu", "").desired == "off", "an earlier order counts again"
 
 
+def test_a_cordon_of_one_project_names_the_lanes_that_it_leaves(
+    capsys: pytest.CaptureFixture[str], store: Store, db: Db
+) -> None:
+    """A person who cordons a box to take it away must not believe that it is empty."""
+    for queue, project in (("cpu", ""), ("gpu", ""), ("gpu", "clips"), ("cpu", "leads"), ("mail", "leads")):
+        beat(
+            db, Worker("here", queue, project, "a"), state="running" if queue != "mail" else "stopping", slots=1, busy=0
+        )
+    code, out, _ = control(capsys, store, "--all-queues", "--off")
+    assert code == 0 and out.splitlines()[1:] == [
+        "lanes: cpu on here, gpu on here",
+        "left as they are: gpu on here of clips, cpu on here of leads (--all-projects orders these, too)",
+    ]
+    assert order_for(db, "here", "gpu", "clips").desired == "on"
+    code, out, _ = control(capsys, store, "--all-queues", "--all-projects", "--off", "--policy", "drain")
+    assert code == 0 and "left" not in out and [line.count("ordered off") for line in out.splitlines()] == [1, 1, 1, 0]
+    assert out.splitlines()[-1] == "lanes: cpu on here, gpu on here, gpu on here of clips, cpu on here of leads"
+    for queue, project in (("gpu", "clips"), ("cpu", "leads"), ("cpu", "")):
+        assert (order_for(db, "here", queue, project).desired, order_for(db, "here", queue, project).policy) == (
+            "off",
+            "drain",
+        )
+    code, out, _ = control(capsys, store, "--all-queues", "--on", "--project", "clips")
+    assert code == 0 and "left as they are: cpu on here, gpu on here, cpu on here of leads (" in out
+    assert control(capsys, store, "--all-queues", "--all-projects", "--on")[0] == 0
+    assert {order_for(db, "here", "gpu", project).desired for project in ("", "clips", "leads")} == {"on"}
+    code, out, _ = control(capsys, store, "--queue", "gpu", "--off", "--project", "clips")
+    assert code == 0 and out.splitlines()[1:] == ["left as they are: gpu on here (--all-projects orders these, too)"]
+
+
+def test_an_order_for_every_project_is_written_whole_or_not_at_all(
+    capsys: pytest.CaptureFixture[str], store: Store, db: Db
+) -> None:
+    for project in ("a", "b\tc"):  # the second is no name, and another writer's
+        beat(db, Worker("here", "gpu", project, "a"), state="running", slots=1, busy=0)
+    code, out, err = control(capsys, store, "--queue", "gpu", "--all-projects", "--off")
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+    assert (
+        order_for(db, "here", "gpu", "a").desired == "on" and db.value("select count(*) as n from control_events") == 0
+    )
+
+
 def test_an_order_for_a_time_lapses_by_itself(capsys: pytest.CaptureFixture[str], store: Store, db: Db) -> None:
     assert control(capsys, store, "--queue", "gpu", "--off", "--for", "2h")[0] == 0
     until = order_for(db, "here", "gpu", "").until
@@ -102,6 +145,9 @@ def test_an_order_for_a_time_lapses_by_itself(capsys: pytest.CaptureFixture[str]
         ("--queue", "gpu", "--on", "--for", "2h"),
         ("--queue", "gpu", "--off", "--all-boxes"),
         ("--nonsense",),
+        ("--queue", "gpu", "--off", "--all-projects"),
+        ("--queue", "gpu", "--off", "--all-projects", "--project", "p"),
+        ("--preload", "sdxl", "--all-projects"),
         ("--queue", "gpu", "--off", "--box", "a/b"),
     ],
     ids=" ".join,
