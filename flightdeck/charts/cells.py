@@ -117,6 +117,11 @@ DRAWERS = {"braille": braille, "blocks": blocks, "ascii": ascii_line}
 _STEPS = {"braille": 4, "blocks": 8, "ascii": 3}  # levels per row
 
 
+def newest(columns: Columns, scale: Pair, rows: int, charts: str) -> Level | None:
+    """The dot level of the last column, which is still being filled: what of it can be seen."""
+    return levels(columns[-1:], scale, rows * _STEPS[charts])[0] if columns else None
+
+
 def limit_mark(value: float, scale: Pair, rows: int, charts: str) -> tuple[int, str] | None:
     """Where a limit lies in a trace: (row from the top, the character of its dotted line)."""
     level = levels([(value, value)], scale, rows * _STEPS[charts])[0]

@@ -49,8 +49,8 @@ class Ring:
 
     def put(self, first: int, count: int, lo: float, hi: float) -> None:
         """Merge a reading into ``count`` slots from ``first`` on."""
-        if first < self.newest:
-            self._drawn.clear()  # it changes columns that are drawn already
+        if self._drawn:
+            self._forget_columns(first)
         self.newest = max(self.newest, first + count - 1)
         for slot in range(first, first + count):
             index = slot % _RING
@@ -63,20 +63,28 @@ class Ring:
                 self.lo[index] = min(self.lo[index], lo)
                 self.hi[index] = max(self.hi[index], hi)
 
+    def _forget_columns(self, first: int) -> None:
+        """Those that a reading of this slot changes and that are not looked at again anyway."""
+        old = [key for key, (last, _) in self._drawn.items() if first // key[0] < last - 1]
+        for key in old:
+            del self._drawn[key]
+
     def columns(self, end: int, width: int, count: int) -> Columns:
-        """``count`` columns of ``width`` slots each; the last one holds slot ``end``. None: no reading in it."""
+        """``count`` columns of ``width`` slots each; the last one holds slot ``end``. None: no reading in it.
+
+        The same list as before (not to be changed) where it says the same as before.
+        """
         last = end // width
         known_last, cached = self._drawn.get((width, count), (-1, []))
         # Only the columns that a new reading can reach are added up again: the newest, and the one before it.
         moved = last - known_last
-        fresh = count if not cached or not 0 <= moved < count else moved + 2
-        out = cached[moved : len(cached) - 2] if fresh < count else []
-        out = [*out, *(self._column(index, width) for index in range(last - count + 1 + len(out), last + 1))]
+        fresh = count if not cached or not 0 <= moved < count else min(count, moved + 2)
+        tail = [self.over(index * width, width) for index in range(last - fresh + 1, last + 1)]
+        if moved == 0 and fresh < count and cached[-fresh:] == tail:
+            return cached
+        out = [*cached[moved : moved + count - fresh], *tail]
         self._drawn[(width, count)] = (last, out)
         return out
-
-    def _column(self, index: int, width: int) -> Pair | None:
-        return self.over(index * width, width)
 
     def over(self, first: int, count: int) -> Pair | None:
         """Lowest and highest reading in ``count`` slots from ``first`` on; None: none."""

@@ -9,6 +9,7 @@ compositor reads the same lines, so a frame of its own always ends with the same
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 Spans = list[tuple[str, str]]  # text, style name
 Change = tuple[int, Spans, Spans]  # row, what stands there, what shall
+
+_PLAIN = re.compile("[\\0-\\x7f\u2800-\u28ff]")  # one cell each, whatever stands before them: ASCII and braille
+_ALL_PLAIN = re.compile(f"{_PLAIN.pattern}*")
 
 JOIN_CELLS = 4  # equal cells between two changes that are cheaper to send than to jump over
 
@@ -111,8 +115,11 @@ class Painter:
 
 def changes(old: Spans, new: Spans, width: int) -> list[tuple[int, Spans]] | None:
     """Runs of cells of ``new`` that differ from ``old``: first column, and the styled text. None: not of this width."""
-    before, after = cells(old), cells(new)
-    if not len(before) == len(after) == width:
+    head, tail = _alike(old, new)
+    begun = sum(_size(text) for text, _ in new[:head])
+    ended = sum(_size(text) for text, _ in new[len(new) - tail :])
+    before, after = cells(old[head : len(old) - tail]), cells(new[head : len(new) - tail])
+    if not begun + len(before) + ended == begun + len(after) + ended == width:
         return None
     runs: list[tuple[int, int]] = []
     for index, (was, now) in enumerate(zip(before, after, strict=True)):
@@ -122,14 +129,36 @@ def changes(old: Spans, new: Spans, width: int) -> list[tuple[int, Spans]] | Non
             runs[-1] = (runs[-1][0], index + 1)
         else:
             runs.append((index, index + 1))
-    return [_run(after, *_whole(before, *_whole(after, *run))) for run in runs]
+    found = [_run(after, *_whole(before, *_whole(after, *run))) for run in runs]
+    return [(begun + start, spans) for start, spans in found]
+
+
+def _alike(old: Spans, new: Spans) -> tuple[int, int]:
+    """How many spans at the beginning and at the end are the same in both, so that only those between are looked at by the
+    cell. No mark that belongs to the character before it is cut off from it."""
+    most = min(len(old), len(new))
+    head = tail = 0
+    while head < most and old[head] == new[head]:
+        head += 1
+    while head and not (_begins(old, head) and _begins(new, head)):
+        head -= 1
+    while tail < most - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    while tail and not _begins(new, len(new) - tail):
+        tail -= 1
+    return head, tail
+
+
+def _begins(line: Spans, index: int) -> bool:
+    """Whether a cell of its own begins with this span."""
+    return index == len(line) or _PLAIN.match(line[index][0]) is not None
 
 
 def cells(line: Spans) -> Spans:
     """One entry per cell; the second cell of a wide character is empty, a mark joins the character before it."""
     out: Spans = []
     for text, style in line:
-        if text.isascii() or not _odd(text):
+        if _ALL_PLAIN.fullmatch(text):
             out += [(char, style) for char in text]
             continue
         for char in text:
@@ -142,9 +171,8 @@ def cells(line: Spans) -> Spans:
     return out
 
 
-def _odd(text: str) -> bool:
-    """Whether some character may have another width than one cell: all but ASCII and braille."""
-    return not all(char < "\x7f" or "\u2800" <= char <= "\u28ff" for char in text)
+def _size(text: str) -> int:
+    return len(text) if _ALL_PLAIN.fullmatch(text) else len(cells([(text, "")]))
 
 
 def _whole(line: Spans, start: int, stop: int) -> tuple[int, int]:

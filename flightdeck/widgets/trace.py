@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from flightdeck.charts.cells import DRAWERS, limit_mark
+import math
+
+from flightdeck.charts.cells import DRAWERS, limit_mark, newest
 from flightdeck.model import units
 from flightdeck.model.axis import Axis, edge_text, lay_out
 from flightdeck.model.fleet import Box
 from flightdeck.model.metrics import BY_KEY, Metric
-from flightdeck.model.slots import Columns, Pair, slot_of
+from flightdeck.model.slots import Pair, slot_of
+from flightdeck.model.traces import History
 from flightdeck.widgets.lines import Line, Row
 from flightdeck.widgets.meter import cpu_limits, gpu_limits
-from flightdeck.widgets.scene import Scene
+from flightdeck.widgets.scene import Picture, Scene, TraceKey
 
 VALUE_CELLS = 6  # now
 PEAK_CELLS = 6
@@ -35,33 +38,85 @@ def trace_cells(width: int, label: int) -> int:
 
 
 def trace_rows(scene: Scene, box: Box, metric: Metric, width: int, rows: int, label: int = LABEL_CELLS) -> list[Line]:
-    """``rows`` (1 to 3) lines of ``width`` cells; a metric without any reading is one line with the reason."""
-    past, now = scene.past(box), scene.deck.history(box).rings[metric.key]
-    ring = past.rings[metric.key]
-    cells = trace_cells(width, label)
-    if ring.empty():
+    """``rows`` (1 to 3) lines of ``width`` cells; a metric without any reading is one line with the reason.
+
+    The same lines as before (not to be changed) where they say the same as before.
+    """
+    past, last = scene.past(box), scene.deck.history(box).rings[metric.key].last
+    if past.rings[metric.key].empty():
         return _nothing(scene, box, metric, width, rows, label)
-    axis = lay_out(cells, scene.window.span_s, past.step_s)
-    columns = ring.columns(scene.deck.end_slot(box, past.step_s), axis.slots, axis.columns)
-    scale = past.range_of(metric, columns, _hint(box, metric))
-    drawn = _drawn(scene, box, metric, columns, scale, axis, rows)
-    peak = max((pair[1] for pair in columns if pair is not None), default=None)
-    tone = _tone(box, metric, now.last)
-    printed = _range_text(metric, scale)
+    key = (box.raw, metric.key, width, rows, label)
+    picture = _picture(scene, box, past, metric, key)
+    tone = _tone(box, metric, last)
     ended = scene.deck.box_state(box) == "down"
-    after = next((index for index in range(len(columns), 0, -1) if columns[index - 1] is not None), 0)
-    end_cell = axis.cell_of(after) if after < len(columns) else cells  # the cell behind the newest reading
-    marks = _limit(scene, box, metric, scale, rows)
-    pointed = scrubbed_cell(scene, box, axis)
-    figure, figure_tone = _value(metric, now.last), f"{tone}+b"
+    pointed = scrubbed_cell(scene, box, picture.looks[1])
+    figure, figure_tone = _value(metric, last), f"{tone}+b"
     if pointed is not None:
         at = scene.reading(box, metric.key)
         figure, figure_tone = ("-", "faint") if at is None else (_value(metric, at[1]), "info+b")
     elif ended:
         figure, figure_tone = "-", "faint"
+    end = (trace_cells(width, label) if picture.end is None else picture.end) if ended else None
+    marks = _limit(scene, box, metric, picture.scale, rows)
+    shown = (
+        picture.dots,
+        _range_text(metric, picture.scale),
+        "dim" if ended else tone,
+        end,
+        marks,
+        pointed,
+        (figure, figure_tone, _value(metric, picture.peak)),
+    )
+    before = scene.traces.rows.get(key)
+    if before is not None and before[0] == shown:
+        return before[1]
+    out = _rows(metric, width, label, *shown)
+    scene.traces.rows[key] = (shown, out)
+    return out
+
+
+def _picture(scene: Scene, box: Box, past: History, metric: Metric, key: TraceKey) -> Picture:
+    """The drawn line, as it was before where nothing of it changed that can be seen."""
+    _, _, width, rows, label = key
+    axis = lay_out(trace_cells(width, label), scene.window.span_s, past.step_s)
+    columns = past.rings[metric.key].columns(scene.deck.end_slot(box, past.step_s), axis.slots, axis.columns)
+    hint, looks = _hint(box, metric), (scene.glyphs, axis)
+    before = scene.traces.pictures.get(key)
+    if before is not None and before.looks != looks:
+        before = None
+    same = before is not None and before.columns is columns and before.hint == hint
+    if before is not None and same and before.scale == past.ranges.get(metric.key):
+        return before
+    scale = past.range_of(metric, columns, hint)
+    level = newest(columns, scale, rows, scene.glyphs.charts)
+    same = before is not None and before.scale == scale and before.level == level
+    if before is not None and same and before.columns[:-1] == columns[:-1]:
+        dots = before.dots
+    else:
+        stretched = columns if axis.repeat == 1 else [pair for pair in columns for _ in range(axis.repeat)]
+        dots = [line.rjust(axis.cells) for line in DRAWERS[scene.glyphs.charts](stretched, scale, rows)]
+    peak = max((pair[1] for pair in columns if pair is not None), default=None)
+    after = next((index for index in range(len(columns), 0, -1) if columns[index - 1] is not None), 0)
+    end = axis.cell_of(after) if after < len(columns) else None
+    picture = scene.traces.pictures[key] = Picture(columns, hint, scale, looks, dots, level, peak, end)
+    return picture
+
+
+def _rows(
+    metric: Metric,
+    width: int,
+    label: int,
+    drawn: list[str],
+    printed: str,
+    tone: str,
+    end: int | None,
+    marks: tuple[int, str] | None,
+    pointed: int | None,
+    figures: tuple[str, str, str],
+) -> list[Line]:
+    rows = len(drawn)
     out: list[Line] = []
     for index, dots in enumerate(drawn):
-        last = index == rows - 1
         named = index == min(1, rows - 1)  # the row of range and figures
         row = Row(width)
         if rows == 1:
@@ -70,10 +125,10 @@ def trace_rows(scene: Scene, box: Box, metric: Metric, width: int, rows: int, la
             heading = metric.label if index == 0 else printed if named else ""
             row.add(heading, "text" if index == 0 else "faint", label)
         mark = marks[1] if marks is not None and marks[0] == index else ""
-        _line(row, dots, "dim" if ended else tone, mark, end_cell if ended and last else None, pointed)
+        _line(row, dots, tone, mark, end if index == rows - 1 else None, pointed)
         if named:
-            row.add(figure, figure_tone, VALUE_CELLS, ">")
-            row.add(_value(metric, peak), "dim", PEAK_CELLS, ">")
+            row.add(figures[0], figures[1], VALUE_CELLS, ">")
+            row.add(figures[2], "dim", PEAK_CELLS, ">")
         out.append(row.done())
     return out
 
@@ -148,18 +203,6 @@ def _line(row: Row, text: str, tone: str, mark: str, end_cell: int | None, point
     row.add(run, run_tone)
 
 
-def _drawn(scene: Scene, box: Box, metric: Metric, columns: Columns, scale: Pair, axis: Axis, rows: int) -> list[str]:
-    key = (box.raw, metric.key, axis.cells, rows)
-    mark = (columns, scale, scene.glyphs, axis)
-    found = scene.traces.rows.get(key)
-    if found is not None and found[0] == mark:
-        return found[1]
-    stretched = columns if axis.repeat == 1 else [pair for pair in columns for _ in range(axis.repeat)]
-    lines = [line.rjust(axis.cells) for line in DRAWERS[scene.glyphs.charts](stretched, scale, rows)]
-    scene.traces.rows[key] = (mark, lines)
-    return lines
-
-
 def limit_of(box: Box, metric: Metric) -> float | None:
     """The limit that the hardware itself told for a metric; None: it told none."""
     if metric.key == "gpu_c":
@@ -206,11 +249,14 @@ def _value(metric: Metric, value: float | None) -> str:
 
 
 def _range_text(metric: Metric, scale: Pair) -> str:
+    """As short as it can be said without leaving out what is drawn."""
     low, high = scale
     if metric.kind == "ghz":
         return f"{low / 1000:g}-{high / 1000:g}"
     if metric.kind == "rate":
-        return f"0-{units.rate(high)}"
+        tenths = high >= 1e6 or high % 1e5 == 0
+        return f"0-{units.rate(high) if tenths else f'{math.ceil(high / 1e3)}k'}"
     if metric.kind == "mem":
-        return f"0-{high / 1024:.0f}"
-    return f"{low:.0f}-{high:.0f}"
+        top = high / 1024.0
+        return f"0-{math.ceil(top * 10.0) / 10.0:g}" if top < 10.0 else f"0-{math.ceil(top)}"
+    return f"{math.floor(low)}-{math.ceil(high)}"

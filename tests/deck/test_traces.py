@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from engine.telemetry.sample import BoxSample, GpuSample
 from flightdeck.charts.cells import ascii_line, bar, braille
 from flightdeck.model.axis import SLOTS
-from flightdeck.model.metrics import find_range
+from flightdeck.model.metrics import BY_KEY, METRICS, find_range
 from flightdeck.model.slots import Ring, slot_of
 from flightdeck.model.traces import History
+from flightdeck.widgets.trace import _range_text
 from tests.deck.fleet_data import NOW
 
 
@@ -43,20 +44,35 @@ def test_columns_do_not_move_between_rolls() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 900), st.floats(-50, 150)), max_size=120), st.integers(1, 20), st.integers(2, 60)
+    st.lists(st.tuples(st.integers(0, 900), st.floats(-50, 150), st.integers(0, 40)), max_size=120),
+    st.integers(1, 20),
+    st.integers(2, 60),
 )
 def test_columns_read_step_by_step_equal_columns_read_at_once(
-    puts: list[tuple[int, float]], width: int, count: int
+    puts: list[tuple[int, float, int]], width: int, count: int
 ) -> None:
-    """What is kept from the last drawing never differs from a fresh look, also when a reading comes late."""
+    """What is kept from the last drawing never differs from a fresh look, also when a reading comes late: older than the
+    newest one, or long after a newer column was drawn without any."""
     stepwise, once = Ring(), Ring()
     end = 2000
-    for slot, value in puts:
+    for slot, value, later in puts:
         stepwise.put(2000 + slot, 1, value, value)
         once.put(2000 + slot, 1, value, value)
-        end = max(end, 2000 + slot)
+        end = max(end, 2000 + slot) + later
         stepwise.columns(end, width, count)
     assert stepwise.columns(end, width, count) == once.columns(end, width, count)
+
+
+def test_columns_that_did_not_change_are_the_same_list() -> None:
+    """So that nothing is drawn anew for them."""
+    ring = Ring()
+    for slot in range(1000, 1050):
+        ring.put(slot, 1, 5.0, 7.0)
+    before = ring.columns(1049, 10, 8)
+    ring.put(1049, 1, 6.0, 6.0)
+    assert ring.columns(1049, 10, 8) is before
+    ring.put(1049, 1, 6.0, 8.0)
+    assert ring.columns(1049, 10, 8) is not before
 
 
 def test_the_ring_forgets_what_is_older_than_an_hour() -> None:
@@ -202,3 +218,18 @@ def test_a_meter_never_hides_something_nor_invents_it() -> None:
     assert bar(0.0, 10) == 0
     assert bar(0.01, 10) == 1
     assert bar(7.0, 10) == 10
+
+
+@pytest.mark.parametrize("key", [metric.key for metric in METRICS])
+@given(low=st.floats(0, 5000), more=st.floats(0, 5e6))
+def test_the_printed_range_holds_what_is_drawn_in_it(key: str, low: float, more: float) -> None:
+    """``MEM G 0-3`` stood beside 3.4."""
+    metric = BY_KEY[key]
+    high = low + (more if metric.kind in ("rate", "mem") else more / 1e3)
+    if metric.kind == "pct":
+        low, high = low / 100.0, min(100.0, high)
+    text = _range_text(metric, find_range(metric.kind, low, high))
+    bottom, top = text.split("-")
+    unit = {"ghz": 1e3, "mem": 1024.0, "rate": {"k": 1e3, "M": 1e6, "G": 1e9}.get(top[-1], 1.0)}.get(metric.kind, 1.0)
+    assert float(bottom) * unit <= low and high <= float(top.rstrip("kMG")) * unit * 1.000001
+    assert len(text) <= 9, "a cell is left between it and the line"
