@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
 
 from engine import config, registry
 from engine.commands.options import App, Box, Db, LogLevel, Project, new_app, run_app, start
-from engine.errors import ConfigError
+from engine.errors import ConfigError, SchemaMismatch, StoreUnavailable
+
+log = logging.getLogger("engine.web")
 
 app = new_app()
 
@@ -30,12 +33,14 @@ def command(
     """Serve the job API (/docs), the operator's page (/) and metrics (/metrics) over HTTP.
 
     Serves the jobs of one project. FLIGHTDECK_WEB_TOKEN (operate) and FLIGHTDECK_WEB_TOKEN_READ (look) guard all but
-    /healthz; without one only this machine is served. Ends with SIGTERM, when what runs is answered.
+    /healthz; without one only this machine is served. Requests are logged on stdout, one JSON object a line. Ends
+    with SIGTERM, when what runs is answered.
 
     Example: queue-broker-web --db postgresql://fleet@db/fleet --app myhost.jobs --port 8787
     """
     start(db=db, project=project, box=box, app=app_module, log_level=log_level)
     try:
+        from engine.web import access_log
         from engine.web.app import create_app
         from engine.web.server import serve
         from engine.web.settings import WebSettings, check_bind
@@ -48,7 +53,15 @@ def command(
     if not config.get("backlog_limit"):
         config.set_flags(backlog_limit=config.get("web_backlog_limit"))
     registry.load_app()
-    serve(create_app(settings), host, port, settings)
+    application = create_app(settings)
+    try:
+        application.state.databases.store()
+    except (StoreUnavailable, SchemaMismatch) as error:
+        if "newer program" in str(error):
+            raise
+        log.warning("requests are refused until the database can be used: %s", error)
+    access_log.set_up()
+    serve(application, host, port, settings)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import importlib.util
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import anyio.to_thread
 from fastapi import FastAPI
@@ -18,6 +19,7 @@ from engine.web import problems
 from engine.web.access import AccessMiddleware, Gatekeeper
 from engine.web.databases import Databases
 from engine.web.limits import BodyMiddleware, LimitsMiddleware
+from engine.web.presence import Presence
 from engine.web.settings import WebSettings
 
 log = logging.getLogger("engine.web")
@@ -55,7 +57,7 @@ def create_app(settings: WebSettings, opener: Callable[[], Store] = open_store) 
         if _exists(full):
             try:
                 app.include_router(importlib.import_module(full).router)
-            except (ModuleNotFoundError, AttributeError) as error:
+            except (ImportError, AttributeError) as error:
                 log.warning("%s is left out: %s", full, error)
     return app
 
@@ -68,11 +70,25 @@ def needs_no_turn(path: str) -> bool:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = app.state.settings.pool + SPARE_THREADS
+    state = app.state
+    begun = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def detail() -> dict[str, object]:
+        crowd = getattr(state, "crowd", None)
+        return {
+            "project": state.settings.project,
+            "since": begun,
+            "connections": len(crowd) if crowd is not None else 0,
+        }
+
+    presence = Presence(state.databases.store, state.settings.box, detail)
+    presence.start()
     try:
         yield
     finally:
-        app.state.stopping.set()
-        app.state.databases.close()
+        state.stopping.set()
+        await anyio.to_thread.run_sync(presence.stop)
+        state.databases.close()
 
 
 def _exists(name: str) -> bool:

@@ -29,6 +29,7 @@ class Databases:
         self._wait_s = wait_s
         self._turns = threading.Semaphore(size)
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
         self._idle: dict[bool, list[Db]] = {False: [], True: []}  # by read_only
         self._kept = {False: size, True: min(size, READERS_KEPT)}
         self._store: Store | None = None
@@ -50,13 +51,19 @@ class Databases:
             self._turns.release()
 
     def store(self) -> Store:
-        """The store, with a schema that fits. Raises StoreUnavailable, SchemaMismatch, ReadOnlyStore."""
-        with self._lock:
+        """The store, with a schema that fits. Raises Busy, StoreUnavailable, SchemaMismatch, ReadOnlyStore."""
+        if self._store is not None:
+            return self._store
+        if not self._opening.acquire(timeout=self._wait_s):
+            raise Busy("the database is being opened; try again")
+        try:
             if self._store is None:
                 store = self._opener()
                 ensure_schema(store, seconds=0)
                 self._store = store
             return self._store
+        finally:
+            self._opening.release()
 
     def close(self) -> None:
         """Close what is idle; what is lent is closed when it comes back."""

@@ -1,32 +1,116 @@
-"""The server: uvicorn, with deadlines and limits of its own for what comes before a request is whole."""
+"""The server: uvicorn with our protocol class, bound before it starts, and ended in good order."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
+from engine.errors import EngineError
+from engine.web.protocol import Crowd, protocol_class
 from engine.web.settings import WebSettings
 
 log = logging.getLogger("engine.web")
 
+BACKLOG = 512  # connections that the kernel holds for us, and that are accepted in one go
+SPARE_FILES = 128  # what the process needs beside clients and databases
+KEEP_ALIVE_S = 15
+SETTLE_S = 0.05  # what clients had sent when the shutdown began is read in this time
+
+
+def serve(app: FastAPI, host: str, port: int, settings: WebSettings) -> None:
+    """Serve until SIGTERM or SIGINT; then what runs is answered, for ``grace`` seconds at most.
+
+    Raises EngineError when the address cannot be had.
+    """
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # the rest is said here
+    sockets = bind(host, port)
+    crowd = Crowd(settings, places(settings))
+    app.state.crowd = crowd
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=protocol_class(crowd),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.grace)),
+    )
+    Server(config, app.state.stopping).run(sockets)
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of ``host``. Raises EngineError."""
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, proto, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            sock = socket.socket(family, kind, proto)
+            bound.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+    except OSError as error:
+        for sock in bound:
+            sock.close()
+        raise EngineError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+    return bound
+
+
+def places(settings: WebSettings) -> int:
+    """How many clients may be connected: as many as set, if the process may have so many files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.connections + 2 * settings.pool + BACKLOG + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return settings.connections
+    found = max(16, settings.connections - (needed - soft))
+    log.warning("only %d of %d clients at once: this process may have %d files open", found, settings.connections, soft)
+    return found
+
 
 class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for sock in sockets or []:
+            host, port = sock.getsockname()[:2]
+            log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuse new connections, end streams, answer what has come in; then close."""
+        log.info("ending: no new connections; what runs is answered")
         for server in self.servers:
-            for listener in server.sockets:
-                host, port = listener.getsockname()[:2]
-                log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+            server.close()
+        self._stopping.set()
+        await asyncio.sleep(SETTLE_S)
+        await super().shutdown(sockets)
+        log.info("ended")
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end the service in good order, with exit code 0 (uvicorn's own would raise them again)."""
+        """SIGTERM and SIGINT end the service with exit code 0; uvicorn's own way would raise them again."""
 
         def stop(*_: object) -> None:
             self.should_exit = True
@@ -37,24 +121,3 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def serve(app: Any, host: str, port: int, settings: WebSettings) -> None:
-    """Serve until SIGTERM or SIGINT; then what runs is answered, for ``grace`` seconds at most."""
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # the rest is said here
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        loop="asyncio",
-        http="httptools",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=max(1, round(settings.grace)),
-    )
-    Server(config).run()
