@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from importlib import metadata
 from typing import Any
 
@@ -54,6 +55,19 @@ def leave(db: Db, service: Service) -> None:
         box=service.box,
         incarnation=service.incarnation,
     )
+
+
+def services(db: Db) -> list[dict[str, Any]]:
+    """Every service that has reported: kind, box, incarnation, pid, version, is_leader, last_error, last_seen_s (its age)."""
+    rows = db.all(
+        "select kind, box, incarnation, pid, version, is_leader, last_error, last_seen from services "
+        "order by kind, box, incarnation limit 500"
+    )
+    now = db.now()
+    for row in rows:
+        seen = row.pop("last_seen")
+        row["last_seen_s"] = max(0.0, (now - seen).total_seconds()) if isinstance(seen, datetime) else None
+    return rows
 
 
 def version() -> str:

@@ -15,22 +15,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.web.problems import current, problem
+from engine.web.sessions import COOKIE, Sessions
 from engine.web.settings import WebSettings
 
 log = logging.getLogger("engine.web")
 
 Level = Literal["operate", "read", ""]  # "": whoever it is, what this request asks for is open
 
-OPEN_PATHS = ("/healthz", "/login")  # they show nothing that needs a token,
+OPEN_PATHS = ("/healthz", "/login", "/logout")  # they show nothing that needs a token,
 OPEN_BELOW = "/static/"  # nor does what is below this
-COOKIE = "flightdeck"
-COOKIE_S = 12 * 3600  # a login at the page is good for so long
 TOKEN_NAMES = {"token", "access_token", "auth_token", "web_token", "api_key", "apikey", "key", "authorization"}
 TOLD_S = 60.0  # tokens in query strings are told so often at most
 FAILURES_RATE = 10.0  # wrong tokens a second from one address,
@@ -40,7 +39,7 @@ REMEMBERED = 4096  # buckets
 
 @dataclass(frozen=True)
 class Access:
-    """``name`` is what control_events say: "operate", "read", or "loopback" where no token is set."""
+    """``name`` is what control_events say: "operate", "read", "loopback" where no token is set, or a name given at the login."""
 
     level: Level
     name: str
@@ -75,7 +74,7 @@ class Gatekeeper:
     """Knows the tokens. Compares them in constant time, whatever is offered."""
 
     def __init__(self, settings: WebSettings, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+        self.sessions = Sessions(settings.token, settings.token_read, clock)
         self._failures = Buckets(FAILURES_RATE, FAILURES_BURST)
         self._known: list[tuple[bytes, Access]] = []
         for token, access in (
@@ -103,26 +102,10 @@ class Gatekeeper:
         """Count a wrong token from there; the seconds to wait when there were too many, else 0.0."""
         return self._failures.take(address)
 
-    def cookie_for(self, access: Access) -> str:
-        """The value of the cookie of a login: no token in it, worthless when its token is changed."""
-        until = str(int(self._clock()) + COOKIE_S)
-        return f"{access.level}.{until}.{self._sign(access.level, until)}"
-
     def of_cookie(self, value: str) -> Access | None:
-        level, _, rest = value.partition(".")
-        until, _, signature = rest.partition(".")
-        for _digest_of, access in self._known:
-            if access.level == level and hmac.compare_digest(
-                signature.encode("utf-8", "replace"), self._sign(level, until).encode()
-            ):
-                return access if until.isdecimal() and int(until) > self._clock() else None
-        return None
-
-    def _sign(self, level: str, until: str) -> str:
-        for digest, access in self._known:
-            if access.level == level:
-                return hmac.new(digest, f"flightdeck page {level} {until}".encode(), hashlib.sha256).hexdigest()
-        return ""
+        """Whose session this is, by the name that they gave at the login; None: it is none of ours, or over."""
+        session = self.sessions.read(value)
+        return None if session is None else Access(session.level, session.name or session.level)
 
 
 def _digest(token: bytes) -> bytes:
@@ -200,7 +183,7 @@ class AccessMiddleware:
         else:
             logged_in = self._of_cookie(headers.get(b"cookie", b""))
             if logged_in is None:
-                return self._unauthorized()
+                return _to_login(scope, headers) or self._unauthorized()
             access = logged_in
         if write and authorization is None and (refused := _foreign(headers)):
             return refused
@@ -227,6 +210,14 @@ class AccessMiddleware:
             if name == COOKIE:
                 return self._keeper.of_cookie(value)
         return None
+
+
+def _to_login(scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
+    """Whoever asks for a page, and not for data, is sent to the login."""
+    if scope["method"] not in ("GET", "HEAD") or b"text/html" not in headers.get(b"accept", b""):
+        return None
+    path = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+    return RedirectResponse("/login" if path == "/" else f"/login?{urlencode({'next': path})}", 303)
 
 
 def _foreign(headers: Mapping[bytes, bytes]) -> Response | None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 COOKIE = "flightdeck_session"
 SAID = "flightdeck_said"
@@ -31,7 +32,7 @@ _NAME = re.compile(rf"[\w.@ -]{{0,{NAME_MOST}}}")
 class Session:
     """Who is at the page. ``level``: operate or read; ``name``: what somebody called themself, may be empty."""
 
-    level: str
+    level: Literal["operate", "read"]
     name: str
     nonce: str
     ends_at: float
@@ -65,7 +66,8 @@ class Sessions:
         words = (cookie or "").split(".")
         if len(words) != 5 or len(cookie or "") > 400 or words[0] not in ("operate", "read"):
             return None
-        level, ends, nonce, name, _ = words
+        level: Literal["operate", "read"] = "operate" if words[0] == "operate" else "read"
+        _, ends, nonce, name, _ = words
         if self._tokens[level] is None or not self._is_signed("session", level, words):
             return None
         return None if int(ends) <= self._clock() else Session(level, _decode(name), nonce, float(ends))
