@@ -14,6 +14,7 @@ __all__ = [
     "HookError",
     "NotFound",
     "PayloadError",
+    "PayloadTooLarge",
     "ReadOnlyStore",
     "SchemaMismatch",
     "StaleClaim",
@@ -54,6 +55,10 @@ class UnknownTask(BadInput):
 
 class PayloadError(BadInput):
     """The payload does not serialise to JSON, or is larger than the limit."""
+
+
+class PayloadTooLarge(PayloadError):
+    """The payload is larger than the limit."""
 
 
 class BacklogFull(EngineError):

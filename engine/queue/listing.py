@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from engine.queue import events
+from engine.queue.family import Family
+from engine.queue.logs import TAIL_BYTES
 from engine.queue.looking import by_index
 from engine.store import Db
 
@@ -225,3 +227,31 @@ def _place(db: Db) -> tuple[Any, ...]:
     if db.kind == "postgresql":
         return db.raw.info.host, db.raw.info.port, db.raw.info.dbname
     return (db.value("select file from pragma_database_list where name = 'main'"),)
+
+
+# -- what happened to one
+
+
+def history(db: Db, family: Family, job_id: int, limit: int, after: int = 0) -> list[Row]:
+    """Events of a job behind the id ``after``, oldest first, in the form of :func:`engine.queue.events.recent`."""
+    rows = db.all(
+        f"select {events.SHOWN} from (select * from job_events where job_id = {{id}} and id > {{past}} order by id "
+        "limit {n}) e where e.family = {family} order by e.id",
+        id=job_id,
+        past=after,
+        n=limit,
+        family=family.name,
+    )
+    return [events.shown(row) for row in rows]
+
+
+def printed(db: Db, family: Family, job_id: int) -> Row:
+    """``tail`` (the newest 64 KiB), ``attempt`` that printed it, ``bytes`` that it printed in all; empty: nothing."""
+    size = "right(tail, {most})" if db.kind == "postgresql" else "substr(tail, -{most})"
+    row = db.one(
+        f"select {size} as tail, attempt, bytes from job_logs where family = {{family}} and job_id = {{id}}",
+        family=family.name,
+        id=job_id,
+        most=TAIL_BYTES,
+    )
+    return row or {"tail": "", "attempt": 0, "bytes": 0}

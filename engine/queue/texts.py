@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from engine import config
-from engine.errors import BadInput, PayloadError
+from engine.errors import BadInput, PayloadError, PayloadTooLarge
 
 # PostgreSQL's jsonb has no NUL; an even number of backslashes before it means a literal "\u0000".
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -48,7 +48,7 @@ def check_payload(text: str, what: str, limit: int | None = None) -> None:
     except UnicodeEncodeError:
         raise PayloadError(f"{what} holds half a character (a lone surrogate), which cannot be stored") from None
     if size > limit:
-        raise PayloadError(f"{what} is {size:,} bytes of JSON, more than the {limit:,} allowed")
+        raise PayloadTooLarge(f"{what} is {size:,} bytes of JSON, more than the {limit:,} allowed")
     if "\\u0000" in text and _NUL.search(text):
         raise PayloadError(f"{what} holds a NUL character, which cannot be stored")
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from engine.queue.services import version
 from engine.store import Store, open_store
-from engine.web import problems
+from engine.web import openapi, problems
 from engine.web.access import AccessMiddleware, Gatekeeper
 from engine.web.databases import Databases
 from engine.web.limits import BodyMiddleware, LimitsMiddleware
@@ -48,6 +48,7 @@ def create_app(settings: WebSettings, opener: Callable[[], Store] = open_store) 
     app.state.keeper = keeper = Gatekeeper(settings)
     app.state.stopping = asyncio.Event()
     problems.install(app)
+    openapi.install(app)
     # The last one added is the outermost.
     app.add_middleware(BodyMiddleware, settings=settings, no_turn=needs_no_turn)
     app.add_middleware(AccessMiddleware, settings=settings, keeper=keeper)
