@@ -2,7 +2,7 @@
 nobody reads, readers that do not read, and the number of connections.
 
 A request's head must be whole within ``head_seconds`` of its first byte (of the connection, for the first one), its
-body within ``body_seconds``. When all places are taken, a newcomer gets that of the connection that has been without a
+body within ``body_seconds``; who takes nothing of an answer for ``body_seconds`` is dropped. When all places are taken, a newcomer gets that of the connection that has been without a
 request for the longest; it is turned away only when all of them have one.
 """
 
@@ -25,7 +25,6 @@ log = logging.getLogger("engine.web")
 
 HEAD_MOST = 64 * 1024  # bytes of a request's head
 HEADERS_MOST = 100
-STALL_S = 30.0  # a client that takes nothing of its answer for so long is dropped
 LATE_S = 2.0  # the app tells of a body that is late; a connection that is still there so much later is dropped
 SWEEP_S = 0.25
 TOLD_S = 10.0  # what was turned away is told so often at most
@@ -117,7 +116,7 @@ class GuardedProtocol(HttpToolsProtocol):
         sock: socket.socket = transport.get_extra_info("socket")
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALL_S * 1000))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1000, int(self.crowd.body_s * 1000)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.crowd.leave(self)
@@ -136,7 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def look_at_clock(self, now: float) -> None:
         """Called several times a second: close what is late."""
         if self._stalled_at is not None:
-            if now - self._stalled_at > STALL_S:
+            if now - self._stalled_at > self.crowd.body_s:
                 self.crowd.count("clients that did not read their answer")
                 self.transport.abort()
         elif now <= self._deadline:

@@ -19,7 +19,8 @@ from engine.web.settings import WebSettings
 
 log = logging.getLogger("engine.web")
 
-BACKLOG = 512  # connections that the kernel holds for us, and that are accepted in one go
+BACKLOG = 2048  # connections that the kernel holds for us,
+AT_ONCE = 128  # and that are taken in one go, before any of them is looked at
 SPARE_FILES = 128  # what the process needs beside clients and databases
 KEEP_ALIVE_S = 15
 SETTLE_S = 0.05  # what clients had sent when the shutdown began is read in this time
@@ -44,7 +45,7 @@ def serve(app: FastAPI, host: str, port: int, settings: WebSettings) -> None:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        backlog=BACKLOG,
+        backlog=AT_ONCE,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(settings.grace)),
     )
@@ -72,9 +73,10 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def places(settings: WebSettings) -> int:
-    """How many clients may be connected: as many as set, if the process may have so many files open."""
+    """How many clients may be connected: as many as set, if this process may have so many files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = settings.connections + 2 * settings.pool + BACKLOG + SPARE_FILES
+    others = 2 * settings.pool + 2 * AT_ONCE + SPARE_FILES
+    needed = settings.connections + others
     if soft != resource.RLIM_INFINITY and soft < needed:
         wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         with contextlib.suppress(ValueError, OSError):
@@ -82,8 +84,8 @@ def places(settings: WebSettings) -> int:
             soft = wanted
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return settings.connections
-    found = max(16, settings.connections - (needed - soft))
-    log.warning("only %d of %d clients at once: this process may have %d files open", found, settings.connections, soft)
+    found = max(16, soft - others)
+    log.warning("%d clients at once, not %d: only %d files may be open", found, settings.connections, soft)
     return found
 
 
@@ -95,6 +97,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for sock in sockets or []:
+            sock.listen(BACKLOG)  # asyncio takes one number for both
             host, port = sock.getsockname()[:2]
             log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
 
