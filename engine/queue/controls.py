@@ -26,6 +26,7 @@ class Order:
 
 
 _FIELDS = "box, queue, project, desired, policy, reason, until, requested_by, updated_at"
+HOLDING = f"select {_FIELDS} from worker_controls where until is null or until > {{clock}} order by updated_at desc"
 
 
 def order_for(db: Db, box: str, queue: str, project: str) -> Order:
@@ -42,9 +43,7 @@ def order_for(db: Db, box: str, queue: str, project: str) -> Order:
 
 def all_orders(db: Db) -> list[dict[str, Any]]:
     """Every row that still holds, newest first: for a view of many lanes (see :func:`pick`)."""
-    return db.all(
-        f"select {_FIELDS} from worker_controls where until is null or until > {{clock}} order by updated_at desc"
-    )
+    return db.all(HOLDING)
 
 
 def pick(orders: Iterable[Mapping[str, Any]], box: str, queue: str, project: str) -> Order:

@@ -148,15 +148,7 @@ def recent(db: Db, limit: int = 50, project: str | None = None, after_id: int | 
 
     A project is looked for among the last 5,000 events only: a quiet project must not cost a walk through history.
     """
-    rows = db.all(
-        f"select {SHOWN} from (select * from job_events where id > {{after_id}} "
-        "order by id desc limit {depth}) e where (1 = {every} or e.project = {project}) order by id desc limit {limit}",
-        after_id=after_id or 0,
-        depth=limit if project is None else max(limit, 5000),
-        every=1 if project is None else 0,
-        project=project or "",
-        limit=limit,
-    )
+    rows = db.all(RECENT, **recent_parameters(limit, project, after_id))
     return [shown(row) for row in rows]
 
 
@@ -171,6 +163,22 @@ SHOWN = (
     "elapsed_s, detail, project, created_at, "
     "(select task_name from ingest_jobs j where j.id = e.job_id and e.family = 'ingest') as task"
 )
+
+RECENT = (
+    f"select {SHOWN} from (select * from job_events where id > {{after_id}} order by id desc limit {{depth}}) e "
+    "where (1 = {every} or e.project = {project}) order by id desc limit {shown}"
+)
+
+
+def recent_parameters(limit: int, project: str | None, after_id: int | None = None) -> dict[str, Any]:
+    """Those of RECENT."""
+    return {
+        "after_id": after_id or 0,
+        "depth": limit if project is None else max(limit, 5000),
+        "every": 1 if project is None else 0,
+        "project": project or "",
+        "shown": limit,
+    }
 
 
 def without_bytes(row: Mapping[str, Any]) -> dict[str, Any]:
