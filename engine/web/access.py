@@ -30,7 +30,7 @@ Level = Literal["operate", "read", ""]  # "": whoever it is, what this request a
 
 OPEN_PATHS = ("/healthz", "/login", "/logout")  # they show nothing that needs a token,
 OPEN_BELOW = "/static/"  # nor does what is below this
-TOKEN_NAMES = {"token", "access_token", "auth_token", "web_token", "api_key", "apikey", "key", "authorization"}
+TOKEN_NAMES = {"token", "access_token", "auth_token", "web_token", "api_key", "apikey"}
 TOLD_S = 60.0  # tokens in query strings are told so often at most
 FAILURES_RATE = 10.0  # wrong tokens a second from one address,
 FAILURES_BURST = 50.0  # and so many at once
