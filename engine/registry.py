@@ -8,8 +8,11 @@ import math
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from engine import config
@@ -142,7 +145,8 @@ def add_schedule(schedule: Schedule) -> None:
 def load_app(app: str | None = None) -> None:
     """Import the host module that registers everything (``--app``, FLIGHTDECK_APP), then run the model hook.
 
-    The working directory is searched last, as it is for a lane's executors.
+    The working directory is searched last, as it is for a lane's executors. Raises ConfigError, one line that names file
+    and line, for code that cannot work; anything else that the module raises goes through.
     """
     name = app or config.get("app")
     if name:
@@ -153,9 +157,29 @@ def load_app(app: str | None = None) -> None:
                 sys.path.append(os.getcwd())
         try:
             importlib.import_module(str(name))
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"--app {name}: cannot be imported ({error})") from error
+        except (ImportError, NameError, SyntaxError) as error:  # what trying again does not mend
+            raise ConfigError(f"--app {name}: cannot be imported: {fault(error)}") from error
     call_hook("register_models")
+
+
+def fault(error: BaseException) -> str:
+    """``file:line: Type: text`` of an error in the host's code, as one line.
+
+    The place is the innermost one in a file that is neither ours, nor Python's, nor an installed package's; where all are
+    (an installed app), the innermost that is not ours.
+    """
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    paths = sysconfig.get_paths()
+    packages = paths["purelib"] + os.sep, paths["platlib"] + os.sep
+    not_theirs = str(Path(__file__).parent) + os.sep, paths["stdlib"] + os.sep, "<"
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith((*not_theirs, *packages))]
+    installed = [place for place in places if place[0].startswith(packages) and not place[0].startswith(not_theirs[0])]
+    for file, line in reversed(own or installed):
+        return f"{file}:{line}: {text}"
+    return text
 
 
 def call_hook(hook: str, *given: Any) -> Any:

@@ -293,7 +293,9 @@ def main() -> None:
     try:
         registry.load_app()
     except BaseException as error:
-        text = str(error) if isinstance(error, EngineError) else describe(error)
+        text = str(error)
+        if not isinstance(error, EngineError):
+            text = f"--app {config.get('app')}: {registry.fault(error)}\n\n{describe(error)}"
         executor.send("fatal", text.encode(errors="replace"), config=isinstance(error, EngineError))
         sys.exit(1)
     executor.send(

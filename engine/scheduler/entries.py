@@ -65,8 +65,7 @@ def load_app() -> None:
         raise
     except Exception as error:
         log.debug("the app cannot be imported", exc_info=True)
-        said = " ".join(str(error).split())
-        raise config.ConfigError(f"--app {config.get('app')}: {type(error).__name__}: {said}") from error
+        raise config.ConfigError(f"--app {config.get('app')}: {registry.fault(error)}") from error
 
 
 def write_entries(db: Db, project: str) -> None:

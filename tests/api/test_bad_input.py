@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import secrets
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +107,38 @@ def test_an_app_that_is_no_module_is_wrong_use(app: str) -> None:
     """The lane took it for a defect that may pass, and tried for ever."""
     with pytest.raises(engine.ConfigError, match="--app"):
         registry.load_app(app)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import json\nimport nosuchthing\n", "{app}.py:2: ModuleNotFoundError: No module named 'nosuchthing'"),
+        ("def f(:\n", "{app}.py:1: SyntaxError: invalid syntax"),
+        ("\n@task\ndef f(): ...\n", "{app}.py:2: NameError: name 'task' is not defined"),
+        ("\n\nfrom json import nope\n", "{app}.py:3: ImportError: cannot import name 'nope'"),
+        ("from fd_helper_of_apps import x\n", "fd_helper_of_apps.py:1: ImportError: cannot import name 'y' from 'os'"),
+    ],
+    ids=["import", "syntax", "name", "from", "helper"],
+)
+def test_an_app_that_cannot_be_imported_is_told_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
+    app = f"fd_app_{secrets.token_hex(4)}"
+    (tmp_path / f"{app}.py").write_text(text)
+    (tmp_path / "fd_helper_of_apps.py").write_text("from os import y\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(engine.ConfigError) as refused:
+        registry.load_app(app)
+    told = str(refused.value)
+    assert told.startswith(f"--app {app}: cannot be imported: {tmp_path}{os.sep}{says.format(app=app)}"), told
+    assert "\n" not in told
+
+
+def test_an_app_that_is_not_there_is_told_without_a_place() -> None:
+    with pytest.raises(
+        engine.ConfigError, match=r"^--app fd_no_such_app: cannot be imported: ModuleNotFoundError: [^:]*$"
+    ):
+        registry.load_app("fd_no_such_app")
 
 
 @pytest.mark.parametrize("slots", [("--slots", "99999999"), ("--model-slots", "5000")])
