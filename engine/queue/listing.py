@@ -110,10 +110,10 @@ def page(db: Db, wanted: Filter, limit: int = 50, offset: int = 0, after: int | 
     with by_index(db):
         ids = _newest(db, wanted, limit + 1, offset, behind)
         jobs = _rows(db, ids[:limit])
-        total = _total(db, wanted)
+        n = total(db, wanted)
     more = len(ids) > len(jobs)
     early = more and len(jobs) < min(limit, len(ids))
-    return Page(jobs, total, len(jobs) if early else limit, jobs[-1]["id"] if more and jobs else None)
+    return Page(jobs, n, len(jobs) if early else limit, jobs[-1]["id"] if more and jobs else None)
 
 
 # -- which
@@ -174,7 +174,8 @@ _counting = threading.Lock()
 _KNOWN = 500
 
 
-def _total(db: Db, wanted: Filter) -> int:
+def total(db: Db, wanted: Filter) -> int:
+    """How many jobs there are, exact or a few seconds old: see above. To be called in :func:`by_index`."""
     key = (_place(db), wanted)
     if (known := _known(db, wanted, key)) is not None:
         return known

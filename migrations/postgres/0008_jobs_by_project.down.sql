@@ -1,1 +1,2 @@
+drop index job_events_caused;
 drop index ingest_jobs_ended;
