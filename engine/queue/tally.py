@@ -211,14 +211,12 @@ def _statement(kind: str, which: str) -> str:
         f"case when e.event_type not in ('completed', 'failed') or e.attempt <> 1 then null {looked_up} end as waited_s "
         f"from job_events e where {which}"
     )
-    known = (
-        "select *, case when waited_s < 0 then 0 when waited_s <= 1e12 then waited_s end as wait_s from ("
-        + events
-        + ") x"
-    )
+    # Materialised: flattened, the look-up of a row would be made again for every bucket that it is compared with.
     return (
+        f"with x as materialized ({events}) "
         "select queue, project, event_type, cause, exit_code, ended, count(*) as n, sum(ran_s) as r_sum, "
-        f"sum(wait_s) as w_sum, {_buckets('ran_s', 'r')}, {_buckets('wait_s', 'w')} from ({known}) y "
+        f"sum(wait_s) as w_sum, {_buckets('ran_s', 'r')}, {_buckets('wait_s', 'w')} from (select x.*, "
+        "case when waited_s < 0 then 0 when waited_s <= 1e12 then waited_s end as wait_s from x) y "
         "group by queue, project, event_type, cause, exit_code, ended"
     )
 

@@ -298,5 +298,5 @@ class Metrics(BaseModel):
     retried: int = Field(description="Attempts that ended with their job back in the queue, for whatever cause.")
     expired_leases: int = Field(description="Attempts that were taken from a lane that no longer renewed their lease.")
     mean_run_s: float | None = Field(
-        description="Of the newest 10,000 jobs that succeeded, in seconds; null: none has."
+        description="Of the newest 5,000 jobs that succeeded, in seconds; null: none has."
     )
