@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from engine.display import units
@@ -55,6 +56,14 @@ def finish(value: object) -> object:
     return clean_lines(value, limit=MOST) if "\n" in value else clean(value, MOST)
 
 
+def with_code(text: str) -> Markup:
+    """A text in which `words between backticks` are code."""
+    parts = [escape(finish(part)) for part in str(text).split("`")]
+    if len(parts) % 2 == 0:
+        parts[-2:] = [parts[-2] + "`" + parts[-1]]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
 @cache
 def environment() -> Environment:
     """One for the process. ``StrictUndefined``: a name that a template misspells is an error, not a hole in the page."""
@@ -80,6 +89,7 @@ def environment() -> Environment:
         "rate": units.rate,
         "clock": clock,
         "moment": moment,
+        "code": with_code,
     }
     found.globals["nav"] = NAV
     found.globals["version_of"] = version_of
@@ -126,6 +136,7 @@ def render(
     given = {
         "page": "",
         "refresh_s": 0,
+        "rest_s": 2,
         "age_s": None,
         "trouble": "",
         "said": said,

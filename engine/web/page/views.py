@@ -29,6 +29,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 REFRESH_S = 10  # without JavaScript
 STRIP_FRESH_S = 10.0
+MANY = 20  # boxes; of more the page is drawn less often
 KINDS = ("telling", "all", "trouble", "jobs", "orders")
 
 
@@ -41,6 +42,7 @@ def fleet_page(request: Request) -> Response:
     return render(
         request, "fleet.html", page="fleet", fleet=look.value, strips=strips.value, runs=runs, causes=CAUSES, names=NAMES,
         order_url=order_url, age_s=look.age_s, trouble=look.trouble, refresh_s=REFRESH_S,
+        rest_s=2 if len(look.value.boxes) <= MANY else 5,
     )  # fmt: skip
 
 

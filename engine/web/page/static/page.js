@@ -3,8 +3,8 @@
 "use strict";
 
 (function () {
-  const REST_MS = 2000; // between two drawings
   const seconds = Number(document.body.dataset.refresh);
+  const rest = Number(document.body.dataset.rest) * 1000; // between two drawings
   if (!seconds) {
     return;
   }
@@ -90,7 +90,7 @@
       timer = setTimeout(() => {
         timer = 0;
         draw();
-      }, Math.max(50, last + REST_MS - Date.now()));
+      }, Math.max(50, last + rest - Date.now()));
     }
   }
 
