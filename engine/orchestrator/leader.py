@@ -7,14 +7,12 @@ is harmless when done twice.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
 from engine import config
+from engine.queue import services
 from engine.store import Db, Store
 from engine.store.locks import Exclusive, new_incarnation
 from engine.store.postgres import PostgresDb, is_pooled
@@ -22,7 +20,6 @@ from engine.store.postgres import PostgresDb, is_pooled
 log = logging.getLogger("engine.orchestrator")
 
 KIND = "orchestrator"
-ROW_KEPT_S = 3600.0  # how long the row of an orchestrator that is gone is kept
 
 # A frozen leader (SIGSTOP, a hung box whose network still answers) would keep the lock for ever: the server ends a
 # session that has been silent for so long. A leader that works is never silent for more than a second.
@@ -30,21 +27,13 @@ _IDLE_LIMIT = "30s"
 FRESH_S = 45.0  # behind a pooler: a leader that has not beaten for so long is gone
 
 
-def version() -> str:
-    """The version of this installation; empty in a checkout that was never installed."""
-    try:
-        return metadata.version("flightdeck")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 class Leader:
     """One candidate: its lock, on the session of ``db``, and its row in ``services``."""
 
     def __init__(self, store: Store, db: Db, incarnation: str | None = None) -> None:
         self.db = db
-        self.box = config.box_name()
         self.incarnation = incarnation or new_incarnation()
+        self._service = services.Service(KIND, config.box_name(), self.incarnation)
         self._lock = Exclusive(store, KIND)
         self._pooled = isinstance(db, PostgresDb) and is_pooled(db)
         self._leads_by_row = False
@@ -77,48 +66,24 @@ class Leader:
 
     def beat(self, detail: Mapping[str, Any], error: str | None) -> None:
         """Write our row: that we are here, whether we lead, and what fails."""
-        self.db.run(
-            "insert into services (kind, box, incarnation, pid, version, is_leader, last_seen, last_error, detail) "
-            "values ({kind}, {box}, {incarnation}, {pid}, {version}, {leads}, {clock}, {error}, {detail}{json}) "
-            "on conflict (kind, box, incarnation) do update set is_leader = excluded.is_leader, "
-            "last_seen = excluded.last_seen, last_error = excluded.last_error, detail = excluded.detail",
-            kind=KIND,
-            box=self.box,
-            incarnation=self.incarnation,
-            pid=os.getpid(),
-            version=version(),
-            leads=self.leads,
-            error=error,
-            detail=json.dumps(dict(detail)),
-        )
+        services.beat(self.db, self._service, detail, error, leads=self.leads)
         if self.leads:
             self._demote_others()
 
     def _demote_others(self) -> None:
-        """Rows of leaders that died say ``is_leader`` still; we lead, so they are wrong. Old rows go."""
+        """Rows of leaders that died say ``is_leader`` still; we lead, so they are wrong."""
         self.db.run(
             "update services set is_leader = {false} where kind = {kind} and is_leader = {true} "
             "and incarnation <> {incarnation}",
             kind=KIND,
             incarnation=self.incarnation,
         )
-        self.db.run(
-            "delete from services where kind = {kind} and incarnation <> {incarnation} and last_seen < {before[kept]}",
-            kind=KIND,
-            incarnation=self.incarnation,
-            kept=ROW_KEPT_S,
-        )
 
     def leave(self) -> None:
         """Give up the lead and take our row away. Raises nothing that a dead session could cause."""
         try:
             if not self.db.closed:
-                self.db.run(
-                    "delete from services where kind = {kind} and box = {box} and incarnation = {incarnation}",
-                    kind=KIND,
-                    box=self.box,
-                    incarnation=self.incarnation,
-                )
+                services.leave(self.db, self._service)
         except Exception:  # the row is left behind; the next leader demotes it
             pass
         self._lock.release()

@@ -1,4 +1,4 @@
-"""What a service (a scheduler, say) tells of itself in ``services``: that it is there, and what ails it."""
+"""What a service (orchestrator, scheduler, recorder, web) tells of itself in ``services``: that it is there, what ails it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -24,21 +25,32 @@ class Service:
     incarnation: str
 
 
-def beat(db: Db, service: Service, detail: Mapping[str, Any], error: str | None) -> None:
+# The only statement that writes a row; the recorder has it inside the one that writes its samples.
+ROW = (
+    "insert into services (kind, box, incarnation, pid, version, is_leader, last_seen, last_error, detail) "
+    "values ({kind}, {box}, {incarnation}, {pid}, {version}, {leads}, {clock}, {error}, {detail}{json}) "
+    "on conflict (kind, box, incarnation) do update set is_leader = excluded.is_leader, last_seen = excluded.last_seen, "
+    "last_error = excluded.last_error, detail = excluded.detail"
+)
+
+
+def row(service: Service, detail: Mapping[str, Any], error: str | None, leads: bool = False) -> dict[str, Any]:
+    """The parameters of :data:`ROW`, for this process."""
+    return {
+        "kind": service.kind,
+        "box": service.box,
+        "incarnation": service.incarnation,
+        "pid": os.getpid(),
+        "version": version(),
+        "leads": leads,
+        "error": error,
+        "detail": json.dumps(dict(detail)),
+    }
+
+
+def beat(db: Db, service: Service, detail: Mapping[str, Any], error: str | None, leads: bool = False) -> None:
     """Write the service's row; rows of its kind that nobody wrote for an hour go."""
-    db.run(
-        "insert into services (kind, box, incarnation, pid, version, last_seen, last_error, detail) "
-        "values ({kind}, {box}, {incarnation}, {pid}, {version}, {clock}, {error}, {detail}{json}) "
-        "on conflict (kind, box, incarnation) do update set last_seen = excluded.last_seen, "
-        "last_error = excluded.last_error, detail = excluded.detail",
-        kind=service.kind,
-        box=service.box,
-        incarnation=service.incarnation,
-        pid=os.getpid(),
-        version=version(),
-        error=error,
-        detail=json.dumps(dict(detail)),
-    )
+    db.run(ROW, **row(service, detail, error, leads))
     db.run(
         "delete from services where kind = {kind} and incarnation <> {incarnation} and last_seen < {before[kept]}",
         kind=service.kind,
@@ -70,6 +82,7 @@ def services(db: Db) -> list[dict[str, Any]]:
     return rows
 
 
+@cache
 def version() -> str:
     """The version of this installation; empty in a checkout that was never installed."""
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from engine import config
 from engine.errors import Conflict
+from engine.queue import services
 from engine.store import Db
 from engine.store.locks import new_incarnation
 from engine.telemetry.sample import (
@@ -50,6 +51,14 @@ class Recorder:
     pid: int
     version: str
 
+    @property
+    def service(self) -> services.Service:
+        return services.Service("recorder", self.box, self.incarnation)
+
+    def row(self, error: str | None) -> dict[str, Any]:
+        """The parameters of the row."""
+        return services.row(self.service, {}, error) | {"pid": self.pid, "version": self.version}
+
 
 def this_process(box: str) -> Recorder:
     """The line of a recorder that begins now, in this process."""
@@ -71,11 +80,6 @@ def _upsert(key: Sequence[str], columns: Sequence[str]) -> str:
 
 
 _BOX_KEY, _GPU_KEY = ("box", "tier", "at"), ("box", "tier", "at", "gpu_index")
-_SERVICE = (
-    "insert into services (kind, box, incarnation, pid, version, last_seen, last_error) "
-    "values ('recorder', {box}, {incarnation}, {pid}, {version}, {now}, {last_error}) "
-    "on conflict (kind, box, incarnation) do update set last_seen = excluded.last_seen, last_error = excluded.last_error"
-)
 # Parameters that cannot be inferred from a column carry their type: the statement is prepared on the server.
 _WRITE_POSTGRES = f"""
 with boxed as (
@@ -89,7 +93,7 @@ with boxed as (
 ), touched as (
   update boxes set updated_at = now() where box = {{box}}
 ), alive as (
-  {_SERVICE}
+  {services.ROW}
 ), told as (
   select pg_notify('hw_metrics', {{payload}}::text) where {{payload}}::text is not null
 )
@@ -135,13 +139,7 @@ def write(
     samples = list({(sample.tier, sample.at): sample for sample in samples}.values())  # a clock that was set back
     boxes = [box_row(sample) for sample in samples]
     gpus = [row for sample in samples for row in gpu_rows(sample)]
-    sign = {
-        "box": recorder.box,
-        "incarnation": recorder.incarnation,
-        "pid": recorder.pid,
-        "version": recorder.version,
-        "last_error": last_error[:500] if last_error else None,
-    }
+    sign = recorder.row(last_error[:500] if last_error else None)
     if db.kind == "postgresql":
         now = db.value(_WRITE_POSTGRES, boxes=_json(boxes), gpus=_json(gpus), payload=payload, **sign)
         assert isinstance(now, datetime)
@@ -152,7 +150,7 @@ def write(
         if gpus:
             db.run_many(_GPU_SQLITE, [dict.fromkeys(GPU_COLUMNS) | row for row in gpus])
         db.run("update boxes set updated_at = {now} where box = {box}", box=recorder.box)
-        db.run(_SERVICE, **sign)
+        db.run(services.ROW, **sign)
     return datetime.now(UTC)  # the file's clock is this machine's
 
 
@@ -204,23 +202,12 @@ def sign_on(db: Db, recorder: Recorder, last_error: str | None = None) -> None:
             box=recorder.box,
             incarnation=recorder.incarnation,
         )
-        db.run(
-            _SERVICE,
-            box=recorder.box,
-            incarnation=recorder.incarnation,
-            pid=recorder.pid,
-            version=recorder.version,
-            last_error=last_error,
-        )
+        db.run(services.ROW, **recorder.row(last_error))
 
 
 def sign_off(db: Db, recorder: Recorder) -> None:
     """Leave ``services``: an orderly end."""
-    db.run(
-        "delete from services where kind = 'recorder' and box = {box} and incarnation = {incarnation}",
-        box=recorder.box,
-        incarnation=recorder.incarnation,
-    )
+    services.leave(db, recorder.service)
 
 
 def kept_seconds() -> tuple[float, float]:
