@@ -90,22 +90,7 @@ class Settler:
     def _write_returns(self, db: Db) -> None:
         while self.losses:
             held, exit_code, detail = self.losses[0]
-            job = held.job
-            events.record(
-                db,
-                family=job.family,
-                job_id=job.id,
-                event_type="lost_claim",
-                run_id=job.run_id,
-                node_id=job.node_id,
-                attempt=job.attempt,
-                fencing_token=job.fencing_token,
-                box=self.worker.box,
-                queue=job.queue,
-                exit_code=exit_code,
-                detail=detail,
-                project=job.project,
-            )
+            events.record_attempt(db, held.job, "lost_claim", box=self.worker.box, exit_code=exit_code, detail=detail)
             self.book.drop(held)
             del self.losses[0]
         while self.returns:

@@ -254,21 +254,8 @@ class Watch:
         """Tell of suspicions that were not confirmed."""
         while self._suspicions:
             held, elapsed_s, evidence = self._suspicions[0]
-            job = held.job
-            events.record(
-                db,
-                family=job.family,
-                job_id=job.id,
-                event_type="stall_suspected",
-                run_id=job.run_id,
-                node_id=job.node_id,
-                attempt=job.attempt,
-                fencing_token=job.fencing_token,
-                box=self._worker.box,
-                queue=job.queue,
-                elapsed_s=elapsed_s,
-                detail=evidence,
-                project=job.project,
+            events.record_attempt(
+                db, held.job, "stall_suspected", box=self._worker.box, elapsed_s=elapsed_s, detail=evidence
             )
             del self._suspicions[0]
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.display.lanes import cause_text
 from engine.queue.family import Family
 from engine.store import Db
+
+if TYPE_CHECKING:
+    from engine.queue.claim import ClaimedJob
 
 COLUMNS = (
     "family, job_id, run_id, node_id, attempt, fencing_token, event_type, cause, box, queue, exit_code, elapsed_s, "
@@ -117,6 +120,35 @@ def record_for(
         elapsed_s=elapsed_s,
         detail=detail,
         project=row["project"],
+    )
+
+
+def record_attempt(
+    db: Db,
+    job: ClaimedJob,
+    event_type: str,
+    *,
+    box: str,
+    exit_code: int | None = None,
+    elapsed_s: float | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Append one event about an attempt as its lane knows it; the row may be somebody else's by now."""
+    record(
+        db,
+        family=job.family,
+        job_id=job.id,
+        run_id=job.run_id,
+        node_id=job.node_id,
+        attempt=job.attempt,
+        fencing_token=job.fencing_token,
+        event_type=event_type,
+        box=box,
+        queue=job.queue,
+        exit_code=exit_code,
+        elapsed_s=elapsed_s,
+        detail=detail,
+        project=job.project,
     )
 
 
