@@ -1,8 +1,8 @@
 """The headless change feed: one thread that turns a database into small immutable updates, whatever happens to it.
 
-Reads little: the view only when something may have changed (a wake, a watermark) and every few seconds; the past hour
-once; from then on samples come as notifications, and the table is asked only for what was missed. Every call has a
-deadline; a database that is away is tried again for ever, at most 30 s apart.
+Reads little: the view once a second, in one statement of which only what is different is taken apart; the past hour once;
+from then on samples come as notifications, and the table is asked only for what was missed. Every call has a deadline; a
+database that is away is tried again for ever, at most 30 s apart.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from engine import snapshot
 from engine.errors import EngineError
 from engine.intake import Intake
+from engine.snapshot import FleetView
 from engine.store import Db, Store, Wakes
 from engine.store.migrate import check_schema
 from engine.telemetry import history
@@ -28,13 +29,15 @@ from engine.telemetry.sample import BoxSample
 
 log = logging.getLogger("engine.feed")
 
-CHANNELS = ("node_job_ready", "ingest_job_ready", "worker_control", "hw_metrics")
+CHANNELS = ("worker_control", "hw_metrics")  # jobs come and go too fast to be told of each
 
 COALESCE_S = 0.1  # what comes within so long becomes one update
 COALESCE_MANY_S = 0.5  # of a large fleet, whose boxes sample at any time
+GATHER_S = 0.25  # and so long its notifications are left to gather
 MANY = 12  # boxes
-FORCED_S = 2.0  # the view is read that often even if nothing seems to have changed
+POLL_S = 30.0  # the feed looks by itself; the wakes need not make it
 VIEW_REST = 60.0  # reading the view again waits so many times as long as the last reading kept this thread busy
+VIEW_REST_SERVER = 20.0  # and so many times as long as it took at all, which is the server's work
 VIEW_MOST_S = 4.0
 CALL_S = 4.0  # deadline of one statement
 BACKOFF_FIRST_S = 0.5
@@ -57,7 +60,9 @@ class FeedUpdate:
     next_try_s: float | None = None
     lost_since_mono: float | None = None
     listening: bool = False
-    view: dict[str, Any] | None = None  # as fleet_snapshot(), without now, gpus and hour; None: unchanged
+    # As fleet_snapshot(), without now, gpus and hour; None: unchanged. A box that is unchanged is the same object as in the
+    # view before; its ages count from its own "at".
+    view: dict[str, Any] | None = None
     samples: tuple[BoxSample, ...] = ()  # oldest first
     history: dict[str, list[BoxSample]] | None = None  # replaces the hour of the boxes named
 
@@ -88,7 +93,6 @@ class Feed:
         os.set_blocking(self._nudge_write, False)
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._lost_since: float | None = None
-        self._signature: Any = None
         self._facts: dict[str, dict[str, Any]] = {}
         self._facts_read = 0.0
         self._strangers: set[str] = set()  # boxes that sample and have no row of facts; looked for once
@@ -157,6 +161,10 @@ class Feed:
             if self._wakes is not None:
                 self._wakes.close()
 
+    def _rest(self, seconds: float) -> None:
+        """Let notifications gather for so long; a nudge ends it."""
+        select.select([self._nudge_read], [], [], seconds)
+
     def _wait(self, seconds: float) -> bool:
         """Wait for a wake, a nudge or the time; True when the wakes have something."""
         watched: list[Any] = [self._nudge_read]
@@ -191,8 +199,8 @@ class _Session:
         self._clock_offset = timedelta()
         self._dirty_since: float | None = None
         self._view_every = feed._refresh_s
+        self._fleet = FleetView(feed._project)
         self._viewed = self._checked = self._filled = self._emitted = 0.0
-        self._marks: Any = None
         self._samples: list[BoxSample] = []
         self._fill = False
         self._past_due: float | None = None
@@ -209,7 +217,7 @@ class _Session:
                 return
             if woken:
                 if self._many():  # notifications come all the time: several at once
-                    feed._stop.wait(COALESCE_S)
+                    feed._rest(GATHER_S)
                 self._take()
             if feed._asked.is_set():
                 feed._asked.clear()
@@ -218,16 +226,15 @@ class _Session:
 
     def _now(self) -> datetime:
         """The database's clock, by ours and the last known difference."""
-        return datetime.now().astimezone() + self._clock_offset
+        return datetime.now(UTC) + self._clock_offset
 
     def _first(self) -> None:
         """Everything at once: listen, then read, so that nothing falls between."""
         feed, lost_since = self._feed, self._feed._lost_since
         if feed._wakes is None:
-            feed._wakes = self._store.wakes(CHANNELS, poll_s=feed._refresh_s)
-        feed._signature = None
+            feed._wakes = self._store.wakes(CHANNELS, poll_s=max(POLL_S, feed._refresh_s))
         hole = time.monotonic() - lost_since if lost_since is not None else 0.0
-        self._clock_offset = self._db.now() - datetime.now().astimezone()
+        self._clock_offset = self._db.now() - datetime.now(UTC)
         past: dict[str, list[BoxSample]] | None = None
         missed: list[BoxSample] = []
         many = self._db.value("select count(*) from boxes") > MANY
@@ -246,19 +253,32 @@ class _Session:
     def _pause(self) -> float:
         """Seconds until something is due."""
         now = time.monotonic()
-        due = self._checked + self._feed._refresh_s
-        if self._dirty_since is not None:
-            due = min(due, max(self._dirty_since + COALESCE_S, self._viewed + self._view_every))
+        due = self._view_due()
+        if self._polls():
+            due = min(due, self._checked + self._feed._refresh_s)
         if self._samples or self._fill:
             due = min(due, max(self._emitted + self._coalesce_s(), now + 0.02))
         return max(0.0, due - now)
 
+    def _view_due(self) -> float:
+        """When the view is to be read again: sooner after an order or a new box, at once when somebody asked."""
+        due = self._viewed + self._view_every
+        if self._dirty_since is not None:
+            due = min(due, max(self._dirty_since + COALESCE_S, self._viewed + 0.5 * self._view_every))
+        return due
+
+    def _polls(self) -> bool:
+        """Whether samples have to be looked for."""
+        assert self._feed._wakes is not None
+        return self._store.kind == "sqlite" or not self._feed._wakes.state.listening
+
     def _take(self) -> None:
         """Sort what came: samples are taken in, anything else makes the view worth a look."""
         assert self._feed._wakes is not None
+        at = self._now()
         for wake in self._feed._wakes.drain():
             if wake.channel == "hw_metrics":
-                sample = self._intake.payload(wake.payload, self._now())
+                sample = self._intake.payload(wake.payload, at)
                 if sample is not None:
                     self._samples.append(sample)
                     self._meet(sample.box)
@@ -291,21 +311,12 @@ class _Session:
         assert feed._wakes is not None
         listening = feed._wakes.state
         view = None
-        if now - self._checked >= feed._refresh_s * 0.95:
-            self._checked = now
-            marks = snapshot.watermarks(self._db)
-            if marks != self._marks:
-                self._marks = marks
-                self._mark_dirty()
-            if self._store.kind == "sqlite" or not listening.listening:
-                self._fill = True
+        if self._polls() and now - self._checked >= feed._refresh_s * 0.95:
+            self._checked, self._fill = now, True
         if listening.listening and listening.since != self._listening_since:
             self._fill = self._listening_since is not None or self._fill
             self._listening_since = listening.since
-        dirty = self._dirty_since is not None and now >= self._dirty_since + COALESCE_S * 0.9
-        if (dirty and now >= self._viewed + self._view_every * 0.95) or now >= self._viewed + max(
-            FORCED_S, self._view_every
-        ):
+        if now >= self._view_due() - 0.05 * self._view_every:
             view = self._view()
         if self._fill and now >= self._filled + 0.5 * feed._refresh_s:
             found = self._since()
@@ -342,15 +353,13 @@ class _Session:
         if now - feed._facts_read >= FACTS_S or not feed._facts_read:
             feed._facts = snapshot.facts_rows(history.box_facts(self._db))
             feed._facts_read = now
-        view, at = snapshot.view(self._db, feed._project, feed._facts, self._intake.last)
-        self._clock_offset = at - datetime.now().astimezone()
+        view, at, changed = self._fleet.read(self._db, feed._facts, self._intake.last)
+        self._clock_offset = at - datetime.now(UTC)
         self._viewed, self._dirty_since = time.monotonic(), None
-        signature = snapshot.signature(view, at)
-        same = signature == feed._signature
-        feed._signature = signature
         # A big fleet is read less often, so that reading it stays a small share of a core; an order is looked for at once.
-        self._view_every = min(VIEW_MOST_S, max(feed._refresh_s, VIEW_REST * (time.thread_time() - spent)))
-        return None if same else view
+        rest = max(VIEW_REST * (time.thread_time() - spent), VIEW_REST_SERVER * (self._viewed - now))
+        self._view_every = min(VIEW_MOST_S, max(feed._refresh_s, rest))
+        return view if changed else None
 
     def _history(self, boxes: list[str] | None = None) -> dict[str, list[BoxSample]]:
         hour = history.hour(self._db, boxes)

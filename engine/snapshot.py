@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from engine.queue.snapshot import queue_view
+from engine.queue.sections import JOB, LANE, SectionReader, Sections, Values
+from engine.queue.snapshot import Counts, age, count, job, lane, leader, projects
 from engine.store import Db
 from engine.telemetry import history
 from engine.telemetry.sample import BoxFacts, BoxSample
@@ -43,6 +44,7 @@ def fleet_snapshot(project: str | None = None, db: Db | None = None, look: Look 
         hour.setdefault(sample.box, []).append(sample)
     found, _ = view(db, project, facts_rows(facts), {box: sample.at for box, sample in newest.items()})
     for box in found["boxes"]:
+        del box["at"]  # the snapshot has one time
         now = newest.get(box["box"])
         box["now"] = _offered(now.values()) if now else None
         box["gpus"] = [_offered(gpu.values()) for gpu in now.gpus] if now else []
@@ -61,93 +63,136 @@ def view(
 
     ``facts``: see :func:`facts_rows`; ``last``: when each box was sampled last. A box is known by either, or by a lane.
     """
-    found = queue_view(db, project)
-    at: datetime = found["at"]
-    lanes: dict[str, list[dict[str, Any]]] = {}
-    jobs: dict[str, list[dict[str, Any]]] = {}
-    for lane in found["lanes"]:
-        lanes.setdefault(lane["box"], []).append({k: v for k, v in lane.items() if k != "box"})
-    for job in found["jobs"]:
-        jobs.setdefault(job["box"] or "", []).append(job)
-    names = sorted({*facts, *last, *lanes, *(box for box in jobs if box)}, key=str)
-    boxes = [
-        {
-            "box": name,
-            **_life(at, last.get(name), lanes.get(name, [])),
-            "simulated": bool(facts.get(name, {}).get("simulated")),
-            "description": facts.get(name, {}).get("description"),
-            "facts": dict(facts[name]) if name in facts else None,
-            "lanes": lanes.get(name, []),
-            "jobs": jobs.get(name, []),
-        }
-        for name in names
-    ]
-    return {
-        "at": at.isoformat(),
-        "store": db.kind,
-        "leader": found["leader"],
-        "projects": found["projects"],
-        "queues": [
-            {"queue": queue, "project": name, "queued": count}
-            for (queue, name), count in sorted(found["queued"].items(), key=str)
-        ],
-        "boxes": boxes,
-        "events": found["events"],
-    }, at
+    found, at, _ = FleetView(project).read(db, facts, last)
+    return found, at
 
 
-def _life(at: datetime, sampled: datetime | None, lanes: list[dict[str, Any]]) -> dict[str, Any]:
-    """``ok``: fresh samples; ``stale``: alive, but its recorder is late; ``down``: silent; ``never``: not heard of yet."""
-    age = max(0.0, (at - sampled).total_seconds()) if sampled else None
-    beat = min((lane["last_seen_s"] for lane in lanes if lane.get("last_seen_s") is not None), default=None)
-    heard = min((x for x in (age, beat) if x is not None), default=None)
-    if heard is None:
-        state = "never"
-    elif age is not None and age <= OK_S:
-        state = "ok"
-    else:
-        state = "stale" if heard <= STALE_S else "down"
-    return {"state": state, "sample_age_s": None if age is None else round(age, 1)}
+@dataclass(slots=True)
+class _Made:
+    """A box's row, and what it was made of."""
+
+    row: dict[str, Any]
+    lanes: list[Values]
+    jobs: list[Values]
+    queued: list[int]
+    facts: Mapping[str, Any] | None
+    state: str
 
 
-def signature(found: Mapping[str, Any], at: datetime) -> Any:
-    """What of a view must differ for it to be worth sending: all of it, with ages turned into the times they count from.
+class FleetView:
+    """Reads the view again and again, and makes anew what is different.
 
-    To be compared with ``==``; shares what has no ages with the view.
+    A box of which nothing changed is the same object as before, with the ages of then: they count from its own ``at``.
     """
-    now = at.timestamp()
-    return {
-        **found,
-        "at": None,
-        "leader": _timed(found["leader"], "last_seen_s", now),
-        "boxes": [
-            {
-                **box,
-                "sample_age_s": None,
-                "lanes": [_timed(lane, "last_seen_s", now) for lane in box["lanes"]],
-                "jobs": [_timed(job, "age_s", now) for job in box["jobs"]],
+
+    def __init__(self, project: str | None = None) -> None:
+        self._project = project
+        self._reader = SectionReader(project)
+        self._before: Sections | None = None
+        self._queued: Counts = {}
+        self._grouped: dict[str, tuple[list[Values], list[Values]]] = {}  # lanes and jobs by box
+        self._projects: list[dict[str, Any]] = []
+        self._made: dict[str, _Made] = {}
+
+    def read(
+        self, db: Db, facts: Mapping[str, Mapping[str, Any]], last: Mapping[str, datetime]
+    ) -> tuple[dict[str, Any], datetime, bool]:
+        """As :func:`view`, and whether it says something else than the reading before (ages aside)."""
+        found, before = self._reader.read(db), self._before
+        counted = before is not None and found.queued is before.queued
+        ordered = before is not None and found.orders is before.orders
+        if not counted:
+            self._queued = count(found)
+        if before is None or found.lanes is not before.lanes or found.jobs is not before.jobs:
+            self._grouped = _by_box(found)
+        if before is None or not (counted and found.running is before.running and found.lanes is before.lanes):
+            self._projects = projects(found, self._queued, self._project)
+        self._before = found
+        at, now = found.at, found.at.timestamp()
+        iso = at.isoformat()
+        names = sorted({*facts, *last, *(name for name in self._grouped if name)}, key=str)
+        made, changed = {}, before is None or [*self._made] != names
+        for name in names:
+            lanes, jobs = self._grouped.get(name, _NOTHING)
+            state = _state(now, last.get(name), lanes)
+            known = self._made.get(name) if ordered else None
+            fact = facts.get(name)
+            queued = known.queued if counted and known and len(known.queued) == len(lanes) else self._waiting(lanes)
+            if (
+                known is not None
+                and (known.facts is fact or known.facts == fact)
+                and known.state == state
+                and known.lanes == lanes
+                and known.jobs == jobs
+                and known.queued == queued
+            ):
+                known.facts = fact
+                made[name] = known
+                continue
+            changed = True
+            row = {
+                "box": name,
+                "at": iso,
+                "state": state,
+                "sample_age_s": None if name not in last else round(max(0.0, (at - last[name]).total_seconds()), 1),
+                "simulated": bool((fact or {}).get("simulated")),
+                "description": (fact or {}).get("description"),
+                "facts": None if fact is None else dict(fact),
+                "lanes": [_without_box(lane(row, found.orders, self._queued, now)) for row in lanes],
+                "jobs": [job(row, now) for row in jobs],
             }
-            for box in found["boxes"]
-        ],
-    }
+            made[name] = _Made(row, lanes, jobs, queued, fact, state)
+        self._made = made
+        changed = changed or before is None or any(getattr(found, part) is not getattr(before, part) for part in _REST)
+        return {
+            "at": iso,
+            "store": db.kind,
+            "leader": leader(found),
+            "projects": self._projects,
+            "queues": [
+                {"queue": queue, "project": name, "queued": n}
+                for (queue, name), n in sorted(self._queued.items(), key=str)
+            ],
+            "boxes": [one.row for one in made.values()],
+            "events": found.events,
+        }, at, changed  # fmt: skip
+
+    def _waiting(self, lanes: list[Values]) -> list[int]:
+        return [self._queued.get((row[_QUEUE], row[_PROJECT]), 0) for row in lanes]
 
 
-def _timed(row: Mapping[str, Any] | None, age: str, now: float) -> dict[str, Any] | None:
-    """A row whose age in seconds is replaced by its time, coarse enough not to tremble."""
-    if row is None or row[age] is None:
-        return None if row is None else dict(row)
-    return {**row, age: round((now - float(row[age])) / 2.0)}
+_REST = ("leader", "queued", "running", "events")  # what is said of the fleet, not of a box
+_NOTHING: tuple[list[Values], list[Values]] = ([], [])
+_BOX, _QUEUE, _PROJECT, _SEEN = (LANE.index(name) for name in ("box", "queue", "project", "seen"))
+_JOBS_BOX = JOB.index("box")
 
 
-def watermarks(db: Db) -> Any:
-    """A few values that move whenever the view may have changed. Cheap: each is one index or one small table."""
-    row = db.one(
-        "select (select max(id) from job_events) as events, (select max(id) from control_events) as orders, "
-        "(select max(last_seen) from worker_heartbeats) as beat_at, (select count(*) from worker_heartbeats) as lanes, "
-        "(select max(updated_at) from worker_controls) as ordered_at, (select count(*) from worker_controls) as controls, "
-        "(select count(*) from services where is_leader = {true}) as leaders"
-    )
-    return tuple(row.values()) if row else None
+def _by_box(found: Sections) -> dict[str, tuple[list[Values], list[Values]]]:
+    grouped: dict[str, tuple[list[Values], list[Values]]] = {}
+    for part, (rows, column) in enumerate(((found.lanes, _BOX), (found.jobs, _JOBS_BOX))):
+        for row in rows:
+            name = row[column] or ""
+            if name not in grouped:
+                grouped[name] = [], []
+            grouped[name][part].append(row)
+    return grouped
+
+
+def _without_box(row: dict[str, Any]) -> dict[str, Any]:
+    del row["box"]
+    return row
+
+
+def _state(now: float, sampled: datetime | None, lanes: list[Values]) -> str:
+    """``ok``: fresh samples; ``stale``: alive, but its recorder is late; ``down``: silent; ``never``: not heard of yet."""
+    since = None if sampled is None else max(0.0, now - sampled.timestamp())
+    if since is not None and since <= OK_S:
+        return "ok"
+    ages = [since, *(age(row[_SEEN], now) for row in lanes)]
+    heard = min((one for one in ages if one is not None), default=None)
+    if heard is None:
+        return "never"
+    return "stale" if heard <= STALE_S else "down"
 
 
 def box_facts(db: Db) -> dict[str, dict[str, Any]]:
