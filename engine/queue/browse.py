@@ -27,8 +27,9 @@ from typing import Any
 from engine.errors import BadInput
 from engine.queue.browse_waiting import LOOKED, queued, scheduled
 from engine.queue.family import FAMILIES, NODE, Family
-from engine.queue.looking import Found, Row, Wanted, by_index, columns, stamp
+from engine.queue.looking import Found, Row, Wanted, by_index, columns, in_order, stamp
 from engine.queue.snapshot import queued_counts
+from engine.queue.waiting import pairs, share_of
 from engine.store import Db
 
 SHOWN = 200  # rows of one answer
@@ -156,8 +157,25 @@ def _live(db: Db, wanted: Wanted) -> Found:
 
 
 def _ended_badly(status: str) -> Callable[[Db, Wanted], Found]:
-    # The index's own condition stands there too: SQLite takes a partial index for nothing else.
-    return lambda db, wanted: _backwards(db, wanted, f"status in ('failed', 'cancelled') and status = '{status}'")
+    def read(db: Db, wanted: Wanted) -> Found:
+        with in_order(db):
+            return _backwards(db, wanted, ended_badly(db, status), newest=NEWEST_BADLY)
+
+    return read
+
+
+NEWEST_BADLY = "status desc, id desc"
+
+
+def ended_badly(db: Db, status: str) -> str:
+    """The condition of failed or cancelled rows, of which by NEWEST_BADLY the newest are read first.
+
+    Their index has (status, id). Told ``=``, PostgreSQL drops the status from the order and, as it takes such rows to be
+    everywhere, walks the primary key back over all that has completed since; told a range it has one way to the order.
+    The index's own condition stands in front: no partial index is taken for less.
+    """
+    which = f"= '{status}'" if db.kind == "sqlite" else f"between '{status}' and '{status}'"
+    return f"status in ('failed', 'cancelled') and status {which}"
 
 
 def _completed(db: Db, wanted: Wanted) -> Found:
@@ -168,7 +186,7 @@ def _all(db: Db, wanted: Wanted) -> Found:
     return _backwards(db, wanted, "")
 
 
-def _backwards(db: Db, wanted: Wanted, among: str, keep: str = "") -> Found:
+def _backwards(db: Db, wanted: Wanted, among: str, keep: str = "", newest: str = "id desc") -> Found:
     """Newest first along the ids, which are given in the order of enqueuing; a filter gives up after LOOKED rows."""
     heads: list[list[Row]] = []
     looked, whole = 0, True
@@ -179,29 +197,33 @@ def _backwards(db: Db, wanted: Wanted, among: str, keep: str = "") -> Found:
         depth = LOOKED if where else wanted.limit + 1
         behind = int(wanted.after.get(family.name, 2**62))
         rows = db.all(
-            backwards_statement(db, family, among, where), behind=behind, depth=depth, n=wanted.limit + 1, **given
+            backwards_statement(db, family, among, where, newest),
+            behind=behind,
+            depth=depth,
+            n=wanted.limit + 1,
+            **given,
         )
         heads.append(rows)
         if where and len(rows) <= wanted.limit:
-            seen = db.value(backwards_count(family, among), behind=behind, depth=depth + 1)
+            seen = db.value(backwards_count(family, among, newest), behind=behind, depth=depth + 1)
             looked, whole = looked + min(seen, depth), whole and seen <= depth
         else:
             looked += len(rows)
     return Found(_merged(heads, wanted.limit + 1), looked, whole)
 
 
-def backwards_statement(db: Db, family: Family, among: str = "", where: str = "") -> str:
+def backwards_statement(db: Db, family: Family, among: str = "", where: str = "", newest: str = "id desc") -> str:
     return (
         f"select {columns(db, family)} from (select * from {family.table} where id < {{behind}}"
-        f"{' and ' + among if among else ''} order by id desc limit {{depth}}) j where 1 = 1{where} "
-        "order by j.id desc limit {n}"
+        f"{' and ' + among if among else ''} order by {newest} limit {{depth}}) j where 1 = 1{where} "
+        f"order by {', '.join('j.' + part for part in newest.split(', '))} limit {{n}}"
     )
 
 
-def backwards_count(family: Family, among: str = "") -> str:
+def backwards_count(family: Family, among: str = "", newest: str = "id desc") -> str:
     return (
         f"select count(*) as n from (select 1 as one from {family.table} where id < {{behind}}"
-        f"{' and ' + among if among else ''} order by id desc limit {{depth}}) c"
+        f"{' and ' + among if among else ''} order by {newest} limit {{depth}}) c"
     )
 
 
@@ -253,27 +275,31 @@ def counts(db: Db, project: str | None = None) -> dict[str, dict[str, Any]]:
 
 
 def _counts(db: Db, project: str | None) -> dict[str, dict[str, Any]]:
-    waiting = queued_counts(db, project, QUEUED_CAP)
-    found = {"queued": {"n": sum(waiting.values()), "capped": any(n >= QUEUED_CAP for n in waiting.values())}}
+    cap = share_of(len(pairs(db)), QUEUED_CAP)
+    waiting = queued_counts(db, project, cap)
+    found = {"queued": {"n": sum(waiting.values()), "capped": any(n >= cap for n in waiting.values())}}
     for status in ("running", "awaiting_input"):
         tables = FAMILIES if status == "running" else (NODE,)
         n = sum(_count(db, family, f"status = '{status}'", project) for family in tables)
         found[status] = {"n": n, "capped": n >= COUNT_CAP}
-    for status in ("failed", "cancelled"):
-        n, capped = 0, False
-        for family in FAMILIES:
-            row = db.one(
-                "select count(*) as seen, coalesce(sum(case when {every} = 1 or project = {project} then 1 else 0 end), 0) "
-                f"as n from (select {'project' if project is not None else 'null as project'} from {family.table} "
-                f"where status in ('failed', 'cancelled') and status = '{status}' order by id desc limit {{most}}) c",
-                every=1 if project is None else 0,
-                project=project or "",
-                most=COUNT_CAP + 1,
-            )
-            assert row is not None
-            n, capped = n + min(row["n"], COUNT_CAP), capped or row["seen"] > COUNT_CAP
-        found[status] = {"n": n, "capped": capped}
-    return found
+    with in_order(db):
+        return found | {status: _count_badly(db, status, project) for status in ("failed", "cancelled")}
+
+
+def _count_badly(db: Db, status: str, project: str | None) -> dict[str, Any]:
+    n, capped = 0, False
+    for family in FAMILIES:
+        row = db.one(
+            "select count(*) as seen, coalesce(sum(case when {every} = 1 or project = {project} then 1 else 0 end), 0) "
+            f"as n from (select {'project' if project is not None else 'null as project'} from {family.table} "
+            f"where {ended_badly(db, status)} order by {NEWEST_BADLY} limit {{most}}) c",
+            every=1 if project is None else 0,
+            project=project or "",
+            most=COUNT_CAP + 1,
+        )
+        assert row is not None
+        n, capped = n + min(row["n"], COUNT_CAP), capped or row["seen"] > COUNT_CAP
+    return {"n": n, "capped": capped}
 
 
 def _count(db: Db, family: Family, which: str, project: str | None) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from engine.queue.family import FAMILIES, NODE, Family
 from engine.queue.looking import Found, Row, Wanted, columns, stamp
-from engine.queue.waiting import WaitClass, classes, count
+from engine.queue.waiting import WaitClass, class_arrays, classes, count
 from engine.store import Db
 
 LOOKED = 5_000  # rows of one family that a filter looks at
@@ -60,17 +60,6 @@ def _longer(db: Db, part: WaitClass, depth: int, timed: bool = False) -> bool:
 
 
 _ORDERS = {"oldest": "created_at, id", "newest": "created_at desc, id desc", "priority": "band, created_at, id"}
-
-
-def class_arrays(of: Sequence[WaitClass]) -> dict[str, list[Any]]:
-    """Classes as parameters of :func:`ready_statement`."""
-    return {
-        "queues": [part.queue for part in of],
-        "projects": [part.project for part in of],
-        "models": [part.model for part in of],
-        "places": [part.place for part in of],
-        "bands": [part.band for part in of],
-    }
 
 
 def ready_statement(db: Db, family: Family, sort: str, where: str = "") -> str:

@@ -32,6 +32,17 @@ def by_index(db: Db) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def in_order(db: Db) -> Iterator[None]:
+    """Within :func:`by_index`: statements whose order an index has, and which shall not read all to sort it."""
+    if db.kind == "sqlite":
+        yield
+        return
+    db.all("select set_config('enable_sort', 'off', true)")
+    yield
+    db.all("select set_config('enable_sort', 'on', true)")  # what failed has ended the transaction, and this with it
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What is asked for, and its filters as SQL. None: any. ``words``: in lower case; each must be somewhere on a row."""

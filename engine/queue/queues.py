@@ -11,12 +11,13 @@ from engine.queue import controls
 from engine.queue.family import FAMILIES, INGEST, NODE, family_of_queue
 from engine.queue.looking import by_index
 from engine.queue.snapshot import lanes_view, queued_counts
-from engine.queue.waiting import WaitClass, classes, count
+from engine.queue.waiting import WaitClass, classes, counts_of, pairs, share_of
 from engine.store import Db
 
 QUEUED_CAP = 5_000
 HOUR_S = 3600.0
 ENDS_READ = 4_000  # ends of attempts that the figures of the last hour are taken from
+WAITS_READ = 300  # of each queue and project: how long their jobs had waited, a look at the job's row each
 CLASSES = 300
 MODELS_COUNTED = 40
 MODEL_CAP = 1_000
@@ -29,8 +30,8 @@ def queues_view(db: Db, project: str | None = None) -> dict[str, Any]:
     """The queues as plain data; ``project`` None: of all.
 
     Keys: ``at``; ``window_s``: of how many of the last 3,600 seconds ``ended`` tells (fewer where more than ``ENDS_READ``
-    attempts ended); ``backlog_limit``: as this process is configured, 0: none; ``queues``: [{queue, project, family,
-    queued, capped, scheduled, next_at (of those), running, awaiting, oldest_at (of what waits and may run), ended: {done,
+    attempts ended; of waits at most ``WAITS_READ`` a queue and project); ``backlog_limit``: as this process is
+    configured, 0: none; ``queues``: [{queue, project, family, queued, capped, scheduled, next_at (of those), running, awaiting, oldest_at (of what waits and may run), ended: {done,
     failed, run_mean_s, run_p95_s, wait_mean_s, wait_p95_s (None: nothing to tell)}, lanes: {on, parked, down, changing,
     slots, busy}, desired (on, off, mixed, none), orders: [{box, queue, desired, policy, reason, requested_by, until,
     updated_at}], models: [{model, queued, capped, warm}], unplaceable, unplaceable_capped, reason}].
@@ -41,15 +42,19 @@ def queues_view(db: Db, project: str | None = None) -> dict[str, Any]:
 
 def _view(db: Db, project: str | None) -> dict[str, Any]:
     at = db.now()
-    queued = queued_counts(db, project, QUEUED_CAP)
+    cap = share_of(len(pairs(db)), QUEUED_CAP)
+    queued = queued_counts(db, project, cap)
     running, awaiting = _running(db, project), _awaiting(db, project)
     waiting = _waiting(db, project)
-    timed = _timed(db, project)
+    timed = _timed(db, project, cap)
     lanes: dict[Key, list[dict[str, Any]]] = {}
     for lane in lanes_view(db, project, queued):
         lanes.setdefault((lane["queue"], lane["project"]), []).append(lane)
     orders = controls.all_orders(db)
     ended, window_s = _ended(db, at, project)
+    telling = [each for key in waiting for each in _telling(waiting[key])[:MODELS_COUNTED]]
+    class_cap = share_of(len(telling), MODEL_CAP)
+    counted = counts_of(db, telling, class_cap)
     keys = {*queued, *running, *awaiting, *lanes, *ended}
     return {
         "at": at,
@@ -61,7 +66,7 @@ def _view(db: Db, project: str | None) -> dict[str, Any]:
                 "project": key[1],
                 "family": family_of_queue(str(key[0])).name,
                 "queued": queued.get(key, 0),
-                "capped": queued.get(key, 0) >= QUEUED_CAP,
+                "capped": queued.get(key, 0) >= cap,
                 "scheduled": timed[key]["scheduled"] if key in timed else 0,
                 "next_at": timed[key]["next_at"] if key in timed else None,
                 "running": running.get(key, 0),
@@ -72,7 +77,7 @@ def _view(db: Db, project: str | None) -> dict[str, Any]:
                 "ended": ended.get(key, dict(_NOTHING)),
                 **_served(lanes.get(key, [])),
                 "orders": [_order(row) for row in orders if _about(row, key, lanes.get(key, []))],
-                **_wants(db, waiting.get(key, []), lanes.get(key, [])),
+                **_wants(waiting.get(key, []), lanes.get(key, []), counted, class_cap),
             }
             for key in sorted(keys, key=lambda key: (_FIRST.get(key[0], 2), str(key[0]), str(key[1])))
         ],
@@ -125,7 +130,7 @@ def _waiting(db: Db, project: str | None) -> dict[Key, list[WaitClass]]:
     return found
 
 
-def _timed(db: Db, project: str | None) -> dict[Key, dict[str, Any]]:
+def _timed(db: Db, project: str | None, cap: int) -> dict[Key, dict[str, Any]]:
     """How much waits for its time, when the first of it comes, and since when the first waits whose time has come."""
     found: dict[Key, dict[str, Any]] = {}
     for family in FAMILIES:
@@ -138,11 +143,11 @@ def _timed(db: Db, project: str | None) -> dict[Key, dict[str, Any]]:
             if later is not None:
                 n = db.value(
                     f"select count(*) as n from (select 1 as one {rows} and run_after > {{now}} limit {{most}}) c",
-                    most=QUEUED_CAP,
+                    most=cap,
                     **each.key(),
                 )
             row = found.setdefault((each.queue, each.project), {"scheduled": 0, "next_at": None, "due_at": None})
-            row["scheduled"] = min(QUEUED_CAP, row["scheduled"] + n)
+            row["scheduled"] = min(cap, row["scheduled"] + n)
             row["next_at"] = _earliest(row["next_at"], None if later is None else later["run_after"])
             row["due_at"] = _earliest(row["due_at"], None if due is None else due["created_at"])
     return found
@@ -157,7 +162,7 @@ def _earliest(*times: datetime | None) -> datetime | None:
 
 def _ended(db: Db, at: datetime, project: str | None) -> tuple[dict[Key, dict[str, Any]], float]:
     """Figures of the attempts that ended in the last hour, by queue and project, and of how many seconds they tell."""
-    rows = db.all(ended_statement(db), n=ENDS_READ, hour_s=HOUR_S)
+    rows = _ended_rows(db)
     window_s = HOUR_S
     if len(rows) == ENDS_READ and rows[-1]["created_at"] is not None:
         window_s = min(HOUR_S, max(1.0, (at - rows[-1]["created_at"]).total_seconds()))
@@ -168,10 +173,14 @@ def _ended(db: Db, at: datetime, project: str | None) -> tuple[dict[Key, dict[st
     return {key: figures(part) for key, part in grouped.items()}, window_s
 
 
+def _ended_rows(db: Db) -> list[dict[str, Any]]:
+    return db.all(ended_statement(db), n=ENDS_READ, hour_s=HOUR_S)
+
+
 def ended_statement(db: Db) -> str:
     """The newest events of the last hour, each with how long its job waited before its first attempt began.
 
-    The row of a job is looked up only for those: a join would read the whole table.
+    The row of a job is looked up only for those, the newest of each queue and project: a join would read the whole table.
     """
     if db.kind == "postgresql":
         # Others may write endless times, which no server subtracts from each other.
@@ -187,8 +196,10 @@ def ended_statement(db: Db) -> str:
     )
     return (
         "select e.queue, e.project, e.event_type, e.elapsed_s, e.created_at, "
-        f"case when e.attempt <> 1 then null {looked_up} end as waited_s from "
-        "(select * from job_events order by id desc limit {n}) e where e.created_at > {before[hour_s]} order by e.id desc"
+        f"case when e.attempt <> 1 or e.nth > {WAITS_READ} then null {looked_up} end as waited_s from "
+        "(select l.*, row_number() over (partition by l.queue, l.project order by l.id desc) as nth from "
+        "(select id, family, job_id, attempt, queue, project, event_type, elapsed_s, created_at from job_events "
+        "order by id desc limit {n}) l where l.created_at > {before[hour_s]}) e order by e.id desc"
     )
 
 
@@ -263,14 +274,20 @@ def _order(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
 
-def _wants(db: Db, waiting: Sequence[WaitClass], lanes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _telling(waiting: Iterable[WaitClass]) -> list[WaitClass]:
+    """The classes of which more is said than that they wait."""
+    return [each for each in waiting if (each.family is NODE and each.model) or each.reason is not None]
+
+
+def _wants(
+    waiting: Sequence[WaitClass], lanes: Sequence[Mapping[str, Any]], counted: Mapping[WaitClass, int], cap: int
+) -> dict[str, Any]:
     """Models that wait against those that are warm, and what no live slot could hold, by class."""
-    counted = {each: count(db, each, most=MODEL_CAP) for each in waiting[:MODELS_COUNTED]}
     models: dict[str, dict[str, Any]] = {}
     unplaceable, capped, reason = 0, False, None
-    for each in waiting:
+    for each in _telling(waiting):
         n = counted.get(each, 1)
-        full = n >= MODEL_CAP or each not in counted
+        full = n >= cap or each not in counted
         if each.family is NODE and each.model:
             row = models.setdefault(each.model, {"model": each.model, "queued": 0, "capped": False, "warm": 0})
             row["queued"], row["capped"] = row["queued"] + n, row["capped"] or full

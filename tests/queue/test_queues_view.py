@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engine import config
-from engine.queue import operate, queues
+from engine.queue import operate, queues, waiting
+from engine.queue.browse import counts
 from engine.queue.finish import Outcome, finish
 from engine.queue.queues import figures, lane_state, percentile, queues_view
 from engine.queue.workers import Worker, beat
@@ -136,6 +137,42 @@ def test_counts_and_the_hour_stop_and_say_so(db: Db, monkeypatch: pytest.MonkeyP
     assert (default["queued"], default["capped"], default["ended"]["done"]) == (5, True, 4)
     assert 0.0 < found["window_s"] < 3600.0
     assert gpu["models"] == [{"model": "m1", "queued": 3, "capped": True, "warm": 0}]
+
+
+def test_many_queues_share_what_one_answer_counts(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty queues of 5,000 rows each would be counted for tenths of a second, every other second."""
+    assert [waiting.share_of(parts, 5_000) for parts in (0, 4, 5, 10, 40, 200)] == [
+        5_000,
+        5_000,
+        2_000,
+        2_000,
+        500,
+        100,
+    ]
+    assert waiting.share_of(40, 1_000) == 500 and waiting.share_of(10_000, 3) == 3
+    monkeypatch.setattr(waiting, "COUNTED_MOST", 300)
+    for project in ("a", "b", "c"):
+        add_many(db, 130, project=project)
+    assert [(row["queued"], row["capped"]) for row in rows(db).values()] == [(100, True)] * 3
+    assert counts(db)["queued"] == {"n": 300, "capped": True}
+
+
+def test_waits_are_looked_up_of_the_newest_ends_of_each_queue(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One queue that ends a thousand jobs a second leaves the others their figures."""
+    monkeypatch.setattr(queues, "WAITS_READ", 2)
+    add_ingest(db, queue="other")
+    for _ in range(5):
+        add_ingest(db)
+    for worker in (lane(queue="other"), *[lane()] * 5):
+        (job,) = take(db, worker)
+        finish(db, worker, [Outcome(job.id, job.fencing_token, "completed", elapsed_s=1.0)])
+    seen = queues._ended_rows(db)
+    assert [(row["queue"], row["waited_s"] is not None) for row in seen] == [
+        *[("default", True)] * 2,
+        *[("default", False)] * 3,
+        ("other", True),
+    ]
+    assert rows(db)["default", ""]["ended"]["done"] == 5
 
 
 def test_an_empty_database_has_no_queues(db: Db) -> None:
