@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 
 import uvicorn
@@ -31,8 +32,13 @@ def serve(app: FastAPI, host: str, port: int, settings: WebSettings) -> None:
 
     Raises EngineError when the address cannot be had.
     """
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # the rest is said here
     sockets = bind(host, port)
+    make_server(app, settings).run(sockets)
+
+
+def make_server(app: FastAPI, settings: WebSettings) -> Server:
+    """The server of the app, to be run with the sockets that :func:`bind` gives."""
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # the rest is said here
     crowd = Crowd(settings, places(settings))
     app.state.crowd = crowd
     config = uvicorn.Config(
@@ -49,7 +55,7 @@ def serve(app: FastAPI, host: str, port: int, settings: WebSettings) -> None:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(settings.grace)),
     )
-    Server(config, app.state.stopping).run(sockets)
+    return Server(config, app.state.stopping)
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -114,6 +120,9 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """SIGTERM and SIGINT end the service with exit code 0; uvicorn's own way would raise them again."""
+        if threading.current_thread() is not threading.main_thread():  # only that one is told of signals
+            yield
+            return
 
         def stop(*_: object) -> None:
             self.should_exit = True

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from engine.store import Store
 from engine.web.app import create_app
+from engine.web.server import Server, bind, make_server
 from engine.web.settings import WebSettings
 from tests.support import Processes, command, eventually
 
@@ -69,6 +73,42 @@ def client(service: Service) -> Iterator[httpx.Client]:
     """A client of ``service`` with the operate token."""
     with service.client() as client:
         yield client
+
+
+@dataclass(frozen=True)
+class Threaded:
+    """The real server on real sockets, in a thread of this process: what a test needs no process for."""
+
+    server: Server
+    app: FastAPI
+    port: int
+
+    def client(self, token: str | None = OPERATE, **options: Any) -> httpx.Client:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        url = f"http://127.0.0.1:{self.port}"
+        return httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False, **options)
+
+    def end(self) -> None:
+        """As SIGTERM does."""
+        self.server.should_exit = True
+
+
+@contextlib.contextmanager
+def threaded(store: Store, settings: WebSettings, **changes: Any) -> Iterator[Threaded]:
+    """Serve with both tokens set; ends with the block."""
+    settings = replace(settings, token=OPERATE, token_read=READ, **changes)
+    app = create_app(settings, lambda: store)
+    sockets = bind("127.0.0.1", 0)
+    server = make_server(app, settings)
+    thread = threading.Thread(target=server.run, args=(sockets,), name="server")
+    thread.start()
+    try:
+        eventually(lambda: server.started or not thread.is_alive(), what="the server has started")
+        yield Threaded(server, app, sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 @pytest.fixture

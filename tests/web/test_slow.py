@@ -14,25 +14,23 @@ import pytest
 
 from engine.store import Store
 from engine.store.migrate import migrate
-from tests.support import Processes, eventually
-from tests.web.conftest import Service, start_service
+from engine.web.settings import WebSettings
+from tests.support import eventually
+from tests.web.conftest import Threaded, threaded
 from tests.web.sockets import answer, connected, head, parsed, rest
-
-SHORT = {"FLIGHTDECK_WEB_HEAD_SECONDS": "0.6", "FLIGHTDECK_WEB_BODY_SECONDS": "0.6"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    directory = tmp_path_factory.mktemp("slow")
-    store = Store(f"sqlite:///{directory / 'slow_test.db'}")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('slow') / 'slow_test.db'}")
     migrate(store)
-    processes = Processes(directory)
-    yield start_service(processes, store, SHORT)
-    processes.end_all()
+    settings = WebSettings(project="", box="testbox", head_seconds=0.6, body_seconds=0.6)
+    with threaded(store, settings) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
-def still_well(server: Service) -> Iterator[None]:
+def still_well(server: Threaded, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Whatever a test sent, the server answers afterwards, and nothing came up that nobody had thought of."""
     yield
 
@@ -44,29 +42,29 @@ def still_well(server: Service) -> Iterator[None]:
             return False
 
     eventually(answers, what="the server answers")
-    assert "Traceback" not in server.log()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_slow_loris_a_head_that_dribbles_is_cut_off(server: Service) -> None:
+def test_slow_loris_a_head_that_dribbles_is_cut_off(server: Threaded) -> None:
     with connected(server.port) as sock:
         sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
         told = dribble(sock, b"X-Slow: 1\r\n")
     assert parsed(told).status == 408
 
 
-def test_slow_loris_empty_lines_are_no_request(server: Service) -> None:
+def test_slow_loris_empty_lines_are_no_request(server: Threaded) -> None:
     with connected(server.port) as sock:
         sock.sendall(head("GET", "/healthz"))
         assert answer(sock).status == 200
         dribble(sock, b"\r\n")
 
 
-def test_a_connection_that_says_nothing_is_closed(server: Service) -> None:
+def test_a_connection_that_says_nothing_is_closed(server: Threaded) -> None:
     with connected(server.port) as sock:
         assert rest(sock) == b""
 
 
-def test_slow_loris_a_body_that_dribbles_is_cut_off(server: Service) -> None:
+def test_slow_loris_a_body_that_dribbles_is_cut_off(server: Threaded) -> None:
     with connected(server.port) as sock:
         sock.sendall(head("POST", "/jobs", "Content-Length: 100000"))
         told = parsed(dribble(sock, b" "))
@@ -75,20 +73,20 @@ def test_slow_loris_a_body_that_dribbles_is_cut_off(server: Service) -> None:
     assert told.json()["request_id"]
 
 
-def test_slow_loris_a_body_of_chunks_that_dribbles_is_cut_off(server: Service) -> None:
+def test_slow_loris_a_body_of_chunks_that_dribbles_is_cut_off(server: Threaded) -> None:
     with connected(server.port) as sock:
         sock.sendall(head("POST", "/jobs", "Transfer-Encoding: chunked"))
         assert parsed(dribble(sock, b"1\r\n \r\n")).status == 408
 
 
-def test_slow_loris_without_a_token_waits_for_no_body(server: Service) -> None:
+def test_slow_loris_without_a_token_waits_for_no_body(server: Threaded) -> None:
     with connected(server.port) as sock:
         sock.sendall(head("POST", "/jobs", "Content-Length: 100000", token=None))
         assert answer(sock).status == 401
         dribble(sock, b" ")  # until the connection is dropped
 
 
-def test_a_client_that_does_not_read_its_answers_is_dropped(server: Service) -> None:
+def test_a_client_that_does_not_read_its_answers_is_dropped(server: Threaded) -> None:
     sock = socket.socket()
     with sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
