@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine import config
+from engine.orchestrator.ahead import SLACK_S
 from engine.queue import services
 from engine.store import Db, Store
 from engine.store.locks import Exclusive, new_incarnation
@@ -56,10 +57,11 @@ class Leader:
             return self._lock.try_acquire(self.db)
         led = self.db.value(
             "select 1 from services where kind = {kind} and is_leader = {true} and incarnation <> {incarnation} "
-            "and last_seen > {before[fresh]} limit 1",
+            "and last_seen > {before[fresh]} and last_seen < {after[slack]} limit 1",
             kind=KIND,
             incarnation=self.incarnation,
             fresh=FRESH_S,
+            slack=SLACK_S,  # or nobody could lead while a dead one's row is ahead of the clock
         )
         self._leads_by_row = led is None
         return self._leads_by_row

@@ -22,7 +22,7 @@ from engine.dag import runs
 from engine.dag.drain import drain
 from engine.dag.runs import GraphCache
 from engine.errors import ReadOnlyStore, StoreUnavailable
-from engine.orchestrator import orphans, vacuum
+from engine.orchestrator import ahead, orphans, vacuum
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.lost import LostWork
 from engine.orchestrator.notices import Notices, NoticesLoop
@@ -168,6 +168,7 @@ def _serve(store: Store, leader: Leader, stop: threading.Event) -> None:
 def _chores() -> list[Sweep]:
     """What may take its time: it must not keep the news of a dead lane waiting."""
     return [
+        Sweep("signs_ahead", 2.0, ahead.pull_back),
         Sweep("orphans_running", 2.0, orphans.stop_running),
         Sweep("orphans_queued", 5.0, orphans.cancel_queued),
         Placement().sweep(),
