@@ -13,7 +13,7 @@ help:
 	@echo "make coverage     the test suite, and which lines of the programs it ran"
 	@echo "make test-external  the tests that need root or a pooler (see tests/external)"
 	@echo "make chaos        a fleet under kills, freezes and restarts, and a verdict: JOBS=10000 LANES=8 SEED=1 STORE=postgresql"
-	@echo "make lint         ruff, mypy and the import contracts"
+	@echo "make lint         ruff, mypy, the import contracts and known vulnerabilities of what is installed"
 	@echo "make bench        the benchmarks, beside their peers"
 	@echo "make screenshots  the pictures of the README"
 
@@ -51,6 +51,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.audit
 
 bench: $(VENV)/run.stamp
 	@test -x .bench-venv/bin/python || $(PYTHON) -m venv .bench-venv
