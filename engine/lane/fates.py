@@ -164,7 +164,7 @@ class Fates:
                 cut.append(held)
         if why is None:
             died = exits.explain(exit_code or 0)
-            self._settler.give_back(cut, "executor_died", exit_code, {"reason": died})
+            self._settler.give_back(cut, "executor_died", exit_code, {"reason": died} | (_device(slot) or {}))
         elif why.cause == "cancel":
             for held in cut:
                 reason = str(why.detail["reason"])
@@ -173,7 +173,7 @@ class Fates:
                     Outcome(held.job.id, held.job.fencing_token, "cancelled", error=reason, detail=dict(why.detail)),
                 )
         else:
-            self._settler.give_back(cut, why.cause, exit_code, why.detail)
+            self._settler.give_back(cut, why.cause, exit_code, {**why.detail, **(_device(slot) or {})})
         if slot.was_ready or (why is not None and why.cause != "start"):
             self._note(slot, why, exit_code, cut)
         elif self.crew is not None:

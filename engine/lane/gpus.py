@@ -200,6 +200,7 @@ class Gpus:
                     "unified": device.unified,
                     "model": ", ".join(sorted({slot.says for slot in slots if slot.says})) or None,
                     "fits": sorted({model for slot in slots for model in self.capacity(slot)}),
+                    "jobs": sorted(slot.running.job.id for slot in slots if slot.running is not None),
                     "lock": state if (state := self.locks.state(device.key)) != device_lock.ASKED else None,
                 }
                 for device, slots in by_device.items()

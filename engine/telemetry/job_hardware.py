@@ -256,14 +256,24 @@ def share_of(db: Db, job_id: int | str) -> list[dict[str, Any]]:
         end = db.now() if row["status"] == "running" else row["finished_at"]
         if row["claimed_box"] is None or row["started_at"] is None or end is None or end <= row["started_at"]:
             return []
-        devices = _lane_devices(db, row["claimed_box"], row["queue"], row["project"])
+        devices = None if row["status"] == "running" else _noted(db, number)
+        devices = devices or _lane_devices(db, row["claimed_box"], row["queue"], row["project"], number)
         job = Job(number, row["queue"], row["claimed_box"], row["started_at"], end, devices)
         return [{"gpu_index": index, **share} for index, share in shares(db, job).items()]
     return []
 
 
-def _lane_devices(db: Db, box: str, queue: str, project: str) -> Sequence[Mapping[str, Any]] | None:
-    """The devices that a lane says it has; None: it says nothing."""
+def _noted(db: Db, job_id: int) -> Sequence[Mapping[str, Any]] | None:
+    """The device that the newest event of a job tells; None: it tells of none."""
+    detail = db.value("select detail from job_events where job_id = {id} order by id desc limit 1", id=job_id)
+    gpu = detail.get("gpu") if isinstance(detail, Mapping) else None
+    return [gpu] if isinstance(gpu, Mapping) else None
+
+
+def _lane_devices(
+    db: Db, box: str, queue: str, project: str, job_id: int | None = None
+) -> Sequence[Mapping[str, Any]] | None:
+    """The devices that a lane says it has, of these the ones that it says ``job_id`` runs on; None: it says nothing."""
     detail = db.value(
         "select detail from worker_heartbeats where box = {box} and queue = {queue} and project = {project}",
         box=box,
@@ -272,7 +282,8 @@ def _lane_devices(db: Db, box: str, queue: str, project: str) -> Sequence[Mappin
     )
     devices = detail.get("devices") if isinstance(detail, Mapping) else None
     known = [device for device in devices if isinstance(device, Mapping)] if isinstance(devices, list) else []
-    return known or None
+    own = [device for device in known if isinstance(jobs := device.get("jobs"), list) and job_id in jobs]
+    return own or known or None
 
 
 class JobShares:

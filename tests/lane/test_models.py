@@ -261,6 +261,12 @@ def test_a_model_runs_only_where_it_fits_and_two_cards_hold_two_models(
         go = tmp_path / "go"
         first = [put(db, "a", go=str(go)), put(db, "b", go=str(go))]
         eventually(lambda: len(diary.lines("begin")) == 2, what="a model on each card")
+        eventually(
+            lambda: (
+                sorted(each["jobs"] for each in lane_row(db)["detail"]["devices"]) == sorted([job] for job in first)
+            ),
+            what="each card's own job is told",
+        )
         go.touch()
         done(db, *first)
         for model in "bbaab":

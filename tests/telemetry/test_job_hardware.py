@@ -14,6 +14,7 @@ from engine.telemetry.job_hardware import PROCESSOR, JobShares, Piece, add_up, c
 from engine.telemetry.recorder import run_recorder
 from engine.telemetry.rollup import by_minute, minute_of, roll_up
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuSample
+from tests.queue.conftest import add_node, add_run
 
 ME = writer.Recorder("spark", "00000000000000aa", 4711, "1.0")
 Spans = tuple[tuple[float, float], ...]
@@ -192,8 +193,28 @@ def test_which_gpus_a_job_had(db: Db) -> None:
         detail=_json({"devices": [{"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": None}]}),
     )
     of_lane = end_job(db, start, end, queue="gpu")
+    unwritten = end_job(db, start, end, queue="gpu", detail={"gpu": {"index": 2, "uuid": "GPU-2"}})
+    assert [row["gpu_index"] for row in share_of(db, unwritten)] == [2]
     JobShares("spark").catch_up(db, db.now())
     assert [row["gpu_index"] for row in stored(db, of_lane)] == [0]
+
+
+def test_a_running_job_is_told_of_the_card_that_it_runs_on(db: Db) -> None:
+    """Both cards of the box stood there, and the heat of the other one."""
+    story = Story(ago(db, 200), ((0, 200),))
+    put(db, story.details(0, 180, gpus=2))
+    run = add_run(db)
+    began = {"status": "running", "claimed_box": "spark", "started_at": story.begin + timedelta(seconds=60)}
+    jobs = [add_node(db, run, name, queue="gpu", **began) for name in ("one", "two", "three")]
+    cards: list[dict[str, Any]] = [{"index": 0, "uuid": "GPU-0"}, {"index": 1, "uuid": "GPU-1"}]
+    db.run(
+        "insert into worker_heartbeats (box, queue, project, detail) values ('spark', 'gpu', '', {d})",
+        d=_json({"devices": cards}),
+    )
+    assert [row["gpu_index"] for row in share_of(db, jobs[0])] == [0, 1], "a lane that does not tell"
+    cards[0]["jobs"], cards[1]["jobs"] = [jobs[0]], [jobs[1]]
+    db.run("update worker_heartbeats set detail = {d}", d=_json({"devices": cards}))
+    assert [[row["gpu_index"] for row in share_of(db, job)] for job in jobs] == [[0], [1], [0, 1]]
 
 
 def test_a_box_without_gpus_tells_of_its_processor(db: Db) -> None:
