@@ -38,6 +38,7 @@ class _Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
     value: Any = None
     at: float | None = None  # when it was read
+    outdated: bool = False  # something has been ordered since
 
 
 class Looks:
@@ -55,7 +56,7 @@ class Looks:
         entry = self._entry(key)
         with entry.lock:
             now = self._clock()
-            if entry.at is not None and now - entry.at < fresh_s:
+            if entry.at is not None and not entry.outdated and now - entry.at < fresh_s:
                 return Look(entry.value, now - entry.at)
             try:
                 with self._databases.borrow(read_only=True) as db:
@@ -65,15 +66,14 @@ class Looks:
                 if entry.at is None or now - entry.at > SHOWN_FOR_S:
                     raise
                 return Look(entry.value, now - entry.at, trouble_of(error))
-            entry.value, entry.at = value, self._clock()
+            entry.value, entry.at, entry.outdated = value, self._clock(), False
             return Look(value, 0.0)
 
     def forget(self) -> None:
         """Read anew whatever is asked for next: something has been ordered."""
         with self._lock:
             for entry in self._entries.values():
-                if entry.at is not None:
-                    entry.at = min(entry.at, self._clock() - FRESH_S)
+                entry.outdated = True
 
     def _entry(self, key: Hashable) -> _Entry:
         with self._lock:
