@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,18 +12,16 @@ from fastapi import FastAPI
 
 from engine.queue.services import version
 from engine.store import Store, open_store
-from engine.web import openapi, problems
+from engine.web import health, jobs, live, metrics, openapi, page, problems, reference, runs
 from engine.web.access import AccessMiddleware, Gatekeeper
 from engine.web.databases import Databases
 from engine.web.limits import BodyMiddleware, LimitsMiddleware
 from engine.web.presence import Presence
 from engine.web.settings import WebSettings
 
-log = logging.getLogger("engine.web")
-
-# Modules with a `router`, in the order in which paths are looked up.
-ROUTERS = ("health", "jobs", "runs", "metrics", "live", "reference", "page")
-SPARE_THREADS = 8  # for what needs no turn
+ROUTERS = (health.router, jobs.router, runs.router, metrics.router, live.router, reference.router, page.router)
+SPARE_THREADS = 8  # for what needs no turn,
+SPARE_CONNECTIONS = 1  # that of /healthz among it
 
 
 def create_app(settings: WebSettings, opener: Callable[[], Store] = open_store) -> FastAPI:
@@ -44,7 +39,7 @@ def create_app(settings: WebSettings, opener: Callable[[], Store] = open_store) 
         lifespan=_lifespan,
     )
     app.state.settings = settings
-    app.state.databases = Databases(opener, settings.pool, settings.wait_seconds)
+    app.state.databases = Databases(opener, settings.pool + SPARE_CONNECTIONS, settings.wait_seconds)
     app.state.keeper = keeper = Gatekeeper(settings)
     app.state.stopping = asyncio.Event()
     problems.install(app)
@@ -53,13 +48,8 @@ def create_app(settings: WebSettings, opener: Callable[[], Store] = open_store) 
     app.add_middleware(BodyMiddleware, settings=settings, no_turn=needs_no_turn)
     app.add_middleware(AccessMiddleware, settings=settings, keeper=keeper)
     app.add_middleware(LimitsMiddleware, settings=settings)
-    for name in ROUTERS:
-        full = f"engine.web.{name}"
-        if _exists(full):
-            try:
-                app.include_router(importlib.import_module(full).router)
-            except (ImportError, AttributeError) as error:
-                log.warning("%s is left out: %s", full, error)
+    for router in ROUTERS:
+        app.include_router(router)
     return app
 
 
@@ -90,10 +80,3 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.stopping.set()
         await anyio.to_thread.run_sync(presence.stop)
         state.databases.close()
-
-
-def _exists(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False

@@ -105,6 +105,7 @@ def test_when_all_turns_are_taken_others_are_told_to_come_again(pg_store: Store,
             told = eventually(lambda: _refused(client.get("/jobs")), what="a third request is told to wait")
             assert int(told.headers["retry-after"]) >= 1
             assert told.headers["content-type"] == "application/problem+json"
+            assert client.get("/healthz").status_code == 200  # the database answers
         for thread in held:
             thread.join()
         assert done == [201, 201]
