@@ -17,6 +17,7 @@ from engine.feed import FeedUpdate
 from flightdeck.model.deck import Clock
 from flightdeck.reader import Answer, Ask, Take, owner_of
 from flightdeck.recording import Recording
+from flightdeck.rounds import narrow, wider
 
 BASE = 1_000.0  # what the recorded monotonic clock says at the start
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -207,6 +208,10 @@ class RecordedAnswers:
 
     def _answer(self, ask: Ask) -> None:
         found = self._recording.said(ask.name, ask.arguments, self._head.position())
+        if found is None and (arguments := wider(ask.name, ask.arguments)) is not None:
+            found = self._recording.said(ask.name, arguments, self._head.position())
+            if found is not None:
+                found = (replace(found[0], value=narrow(ask.arguments, found[0].value)), found[1])
         at = -1.0 if found is None else found[1]
         with self._lock:
             if ask in self._asks:

@@ -1,6 +1,6 @@
 """Which questions a recording answers, and how often: those that the deck's pages ask when they are opened. Pure.
 
-A replay can answer nothing else: a filter or an older page of a list says so. ``tests/deck/test_pages_frames.py`` walks
+A replay can answer nothing else, but for what is a part of it (:func:`wider`): a filter or an older page of a list says so. ``tests/deck/test_pages_frames.py`` walks
 through every page of a recording and fails where one asks what does not stand here.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
 from flightdeck.model.happenings import KINDS
 from flightdeck.model.jobs import STATUSES
+from flightdeck.model.rows import moment
 
 QUICK_S = 20.0  # lists that change all the time
 SLOW_S = 120.0  # series: live samples fill in between
@@ -37,6 +38,29 @@ def questions(view: Mapping[str, Any]) -> list[Question]:
     boxes = [row for row in view.get("boxes") or [] if isinstance(row, Mapping)][:BOXES]
     projects = [None, *(row["project"] for row in view.get("projects") or [])][: PROJECTS + 1]
     return [*_lists(projects), *_jobs(view, boxes), *_throttling(boxes), *_boxes(boxes)]
+
+
+def wider(name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a question that is recorded and whose answer holds that to this one; None: there is none."""
+    if name != "throttle_jobs" or "since" not in arguments:
+        return None
+    return {key: value for key, value in arguments.items() if key not in ("since", "until")}
+
+
+def narrow(arguments: Mapping[str, Any], value: Any) -> Any:
+    """Of the answer to the wider question what is asked: jobs that ran in these hours, of those that were recorded."""
+    since, until = moment(arguments.get("since")), moment(arguments.get("until"))
+    if not isinstance(value, list) or since is None or until is None:
+        return value
+    return [
+        row
+        for row in value
+        if isinstance(row, Mapping)
+        and (ended := moment(row.get("finished_at"))) is not None
+        and (began := moment(row.get("started_at"))) is not None
+        and ended >= since
+        and began <= until
+    ]
 
 
 def _lists(projects: list[str | None]) -> Iterator[Question]:

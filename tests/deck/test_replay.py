@@ -224,6 +224,31 @@ def test_answers_follow_the_time(recording: Recording) -> None:
     reader.close()
 
 
+def test_an_hour_of_throttling_is_answered_from_the_recorded_day(tmp_path: Path) -> None:
+    """The page said "not in this recording" below each single hour."""
+
+    def ran(number: int, began: str, ended: str) -> dict[str, str]:
+        day = "2026-03-04T"
+        return {"job_id": str(number), "started_at": f"{day}{began}:00+00:00", "finished_at": f"{day}{ended}:00+00:00"}
+
+    rows = [ran(1, "09:10", "09:50"), ran(2, "09:40", "10:20"), ran(3, "10:30", "12:00"), ran(4, "12:10", "12:20")]
+    said = [
+        (5.0, Said("throttle_jobs", {"span_s": 86400, "box": "spark"}, [*rows, {"job_id": "odd"}, "odd"])),
+        (5.0, Said("throttle_jobs", {"span_s": 86400}, None, "it did not answer")),
+    ]
+    recording = Recording.load(written(tmp_path / "r", flight(), said))
+    heard: list[Answer] = []
+    reader = RecordedAnswers(recording, Playhead(recording, 12.0, 1.0, Time()), lambda work, *rest: work(*rest))
+    hour = {"since": "2026-03-04T10:00:00+00:00", "until": "2026-03-04T11:00:00+00:00", "span_s": 86400}
+    reader.ask("throttle_jobs", hour | {"box": "spark"}, heard.append)
+    assert [row["job_id"] for row in heard[-1].value] == ["2", "3"] and not heard[-1].error
+    reader.ask("throttle_jobs", hour, heard.append)
+    assert (heard[-1].value, heard[-1].error) == (None, "it did not answer")
+    reader.ask("throttle_jobs", hour | {"box": "attic"}, heard.append)
+    assert (heard[-1].value, heard[-1].error) == (None, NOT_RECORDED)
+    reader.close()
+
+
 def test_a_place_in_the_recording(recording: Recording) -> None:
     """The recording starts at 14:03:22 of the viewer's day."""
     assert place("90s", recording) == 90.0 and place("1m", recording) == 60.0
