@@ -1,5 +1,5 @@
 """What is worth telling somebody who looks at no deck: boxes that died or came back, lost lanes, failed runs, poison jobs,
-throttling.
+throttling, GPUs that are slow without a reason.
 
 The leader looks at the present rows, over and over. What it has told stands in the one row of ``notices``: the episodes that are
 open, and up to where the histories were read. Each notice is a row of ``control_events`` (action ``alert``),
@@ -13,26 +13,23 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from engine import config
-from engine.orchestrator.notice import Notice, box_back, dead_box, failed_run, poison_job, throttled
+from engine.orchestrator.notice import Notice, box_back, failed_run, poison_job, throttled
 from engine.orchestrator.notify import Courier, Pending, Told, message
 from engine.orchestrator.side import SweepLoop
+from engine.orchestrator.silence import silent
 from engine.orchestrator.sweeps import Clock, PartlyDone, Sweep
 from engine.store import Db, Json, Store
-from engine.telemetry import throttle_now
-from engine.telemetry.rows import AHEAD_S
+from engine.telemetry import slow, throttle_now
 
 log = logging.getLogger("engine.orchestrator")
 
 ACTION = "alert"
 
 LOOK_S = 2.0
-SILENT_S = 30.0  # as the deck and the heartbeats' flag have it
-LANE_SILENT_S = 42.0  # longer: the lanes of a box beat 10 s apart, and the death of the box is told instead of theirs
 LATE_COMMIT_S = 10.0  # an id may be seen so long after a higher one
 ROWS = 200  # of one kind in one look; the rest in the next
 SCAN = 100_000  # ids of a history in one look
@@ -48,7 +45,9 @@ class State:
     levels_known: bool = False
     events: int | None = None  # job_events read up to here,
     outbox: int | None = None  # workflow_dispatch_events up to here
+    alerts: int | None = None  # control_events up to here
     open: dict[str, bool] = field(default_factory=dict)
+    late_alerts: list[int] = field(default_factory=list)  # of recorders, already told, above the mark
     late: list[int] = field(default_factory=list)  # poison jobs already told, whose ids are above the mark
     runs: list[int] = field(default_factory=list)  # told as failed, newest last
     watched: list[int] = field(default_factory=list)  # a node of theirs failed, they have not ended yet
@@ -63,6 +62,16 @@ class State:
         return cls(**{name: value for name, value in kept.items() if name in cls.__dataclass_fields__})
 
 
+@dataclass(frozen=True)
+class _Tops:
+    """The newest ids of the histories at a moment of our clock."""
+
+    at: float
+    events: int
+    outbox: int
+    alerts: int
+
+
 class Notices:
     """The sweep of one leader. ``courier`` None: notices are rows only."""
 
@@ -73,7 +82,7 @@ class Notices:
         self._began = 0.0
         self._throttle_at = float("-inf")
         self._held: dict[str, throttle_now.Held] = {}
-        self._tops: list[tuple[float, int, int]] = []  # when, and the newest ids of both histories then
+        self._tops: list[_Tops] = []
 
     def sweep(self) -> Sweep:
         return Sweep("notices", LOOK_S, self.look, self._clock)
@@ -89,17 +98,18 @@ class Notices:
         before = json.dumps(asdict(state))
         self._histories_begin(db, state)
         notices = [*self._poison(db, state), *self._runs(db, state), *self._levels(db, state, now)]
+        passed_on = self._slow(db, state)
         self._advance(state, now)
         told = self._courier.collect() if self._courier is not None else None
         if told is not None:
             _forget(state, told)
-        changed = notices or told or json.dumps(asdict(state)) != before
+        changed = notices or passed_on or told or json.dumps(asdict(state)) != before
         if changed:
             self._write(db, state, notices)
         self._send(db)
         if self._courier is not None and self._courier.error:
             raise PartlyDone(f"on-event command: {self._courier.error}", len(notices))
-        return len(notices)
+        return len(notices) + passed_on
 
     def end(self, store: Store) -> None:
         """The lead is over: a command that runs has a moment to end; what it took is written down."""
@@ -118,24 +128,33 @@ class Notices:
 
     def _histories_begin(self, db: Db, state: State) -> None:
         tops = db.one(
-            "select (select max(id) from job_events) as events, (select max(id) from workflow_dispatch_events) as outbox"
+            "select (select max(id) from job_events) as events, (select max(id) from workflow_dispatch_events) as outbox, "
+            "(select max(id) from control_events) as alerts"
         )
-        events, outbox = int((tops or {}).get("events") or 0), int((tops or {}).get("outbox") or 0)
+        events, outbox, alerts = (int((tops or {}).get(name) or 0) for name in ("events", "outbox", "alerts"))
         if state.events is None or state.outbox is None:
             state.events, state.outbox = events, outbox
-        self._tops.append((self._clock(), min(events, state.events + SCAN), min(outbox, state.outbox + SCAN)))
+        state.alerts = alerts if state.alerts is None else state.alerts
+        seen = [
+            min(top, mark + SCAN)
+            for top, mark in ((events, state.events), (outbox, state.outbox), (alerts, state.alerts))
+        ]
+        self._tops.append(_Tops(self._clock(), *seen))
 
     def _advance(self, state: State, now: float) -> None:
         """Move the marks up to what was the newest a while ago: whatever has a lower id is committed by now."""
-        while self._tops and (now - self._tops[0][0] >= LATE_COMMIT_S or self._full(state)):
-            _, events, outbox = self._tops.pop(0)
-            state.events, state.outbox = max(state.events or 0, events), max(state.outbox or 0, outbox)
+        while self._tops and (now - self._tops[0].at >= LATE_COMMIT_S or self._full(state)):
+            top = self._tops.pop(0)
+            state.events, state.outbox = max(state.events or 0, top.events), max(state.outbox or 0, top.outbox)
+            state.alerts = max(state.alerts or 0, top.alerts)
         state.late = [number for number in state.late if number > (state.events or 0)]
+        state.late_alerts = [number for number in state.late_alerts if number > (state.alerts or 0)]
 
     def _full(self, state: State) -> bool:
         """A whole batch of old rows was read: they are committed, and more wait behind them."""
-        _, events, outbox = self._tops[0]
-        return events >= (state.events or 0) + SCAN or outbox >= (state.outbox or 0) + SCAN
+        top = self._tops[0]
+        marks = ((top.events, state.events), (top.outbox, state.outbox), (top.alerts, state.alerts))
+        return any(newest >= (mark or 0) + SCAN for newest, mark in marks)
 
     def _poison(self, db: Db, state: State) -> list[Notice]:
         """Jobs that failed because they felled executors or lanes until their retries were spent."""
@@ -144,14 +163,13 @@ class Notices:
             "where id > {mark} and id <= {until} and event_type = 'failed' "
             "and cause in ('executor_died', 'trip', 'lane_lost', 'lease_lapsed') order by id limit {n}",
             mark=state.events,
-            until=self._tops[-1][1],
+            until=self._tops[-1].events,
             n=ROWS + len(state.late),
         )
         new = [row for row in rows if row["id"] not in set(state.late)][:ROWS]
         state.late += [row["id"] for row in new]
         if len(new) == ROWS:  # the mark must not pass what this look had no room for
-            when, _, outbox = self._tops[-1]
-            self._tops[-1] = (when, new[-1]["id"], outbox)
+            self._tops[-1] = replace(self._tops[-1], events=new[-1]["id"])
         return [poison_job(row) for row in new]
 
     def _runs(self, db: Db, state: State) -> list[Notice]:
@@ -162,7 +180,7 @@ class Notices:
             "select run_id from (select run_id from workflow_dispatch_events where processed_at is null and attempts > 0 "
             "limit {n}) tried) hints",
             mark=state.outbox,
-            until=self._tops[-1][2],
+            until=self._tops[-1].outbox,
             n=ROWS,
         )
         known = set(state.runs)
@@ -180,13 +198,34 @@ class Notices:
         state.runs = [*state.runs, *(row["id"] for row in failed)][-RUNS_KNOWN:]
         return [failed_run(row) for row in failed]
 
+    def _slow(self, db: Db, state: State) -> int:
+        """Pass on what recorders found slow without a reason: they judge, with hysteresis, and have written the row."""
+        rows = db.all(
+            "select id, detail from control_events where id > {mark} and id <= {until} and action = {action} "
+            "and requested_by like 'recorder@%' order by id limit {n}",
+            mark=state.alerts,
+            until=self._tops[-1].alerts,
+            action=ACTION,
+            n=ROWS + len(state.late_alerts),
+        )
+        new = [row for row in rows if row["id"] not in set(state.late_alerts)][:ROWS]
+        state.late_alerts += [row["id"] for row in new]
+        if len(new) == ROWS:
+            self._tops[-1] = replace(self._tops[-1], alerts=new[-1]["id"])
+        told = [
+            row["id"] for row in new if isinstance(row["detail"], Mapping) and row["detail"].get("kind") == slow.KIND
+        ]
+        if self._courier is not None:
+            state.pending += [[number, slow.KIND] for number in told]
+        return len(told)
+
     # -- what is
 
     def _levels(self, db: Db, state: State, now: float) -> list[Notice]:
         """Episodes that began or ended, judged by silence and by the recorders' minutes."""
         if now - self._began < float(config.get("leader_up_seconds")):
             return []
-        present = _silence(db)
+        present = silent(db)
         if now - self._throttle_at >= THROTTLE_EVERY_S:
             self._held, self._throttle_at = throttle_now.held(db), now
         for held in self._held.values():
@@ -280,44 +319,3 @@ def _forget(state: State, told: Told) -> None:
     state.pending = [one for one in state.pending if one[0] not in gone]
     if len(told.ids) > 1:
         state.more.pop(told.kind, None)
-
-
-def _silence(db: Db) -> dict[str, Notice]:
-    """Dead boxes and lost lanes, by key. A box that went in order (its lanes say so, its recorder took its row) is not
-    dead."""
-    now = db.now()
-    lanes = db.all("select box, queue, project, state, last_seen from worker_heartbeats")
-    boxes = db.all(
-        "select b.box, (select max(x.at) from flight_recorder x where x.box = b.box and x.tier = 'detail' "
-        "and x.at <= {after[ahead]}) as last_at, "
-        "(select count(*) from services s where s.kind = 'recorder' and s.box = b.box) as recorders from boxes b",
-        ahead=AHEAD_S,
-    )
-    signs: dict[str, list[datetime]] = {}
-    works: set[str] = set()
-    for row in boxes:
-        if isinstance(row["box"], str):
-            signs.setdefault(row["box"], []).extend([row["last_at"]] if row["last_at"] else [])
-            works |= {row["box"]} if row["recorders"] else set()
-    for row in lanes:
-        if isinstance(row["box"], str):
-            signs.setdefault(row["box"], []).append(row["last_seen"])
-            works |= {row["box"]} if row["state"] != "stopping" else set()
-    found: dict[str, Notice] = {}
-    for box, times in signs.items():
-        silent = (now - max(times)).total_seconds() if times else 0.0
-        if silent > SILENT_S and box in works:
-            queues = sorted({str(row["queue"]) for row in lanes if row["box"] == box and row["state"] != "stopping"})
-            key = f"box_dead|{box}"
-            found[key] = dead_box(db, box, silent, queues, key)
-    for row in lanes:
-        silent = (now - row["last_seen"]).total_seconds()
-        if silent <= LANE_SILENT_S or row["state"] == "stopping":
-            continue
-        where = f"{row['box']}/{row['queue']}" + (f" (project {row['project']})" if row["project"] else "")
-        key = f"lane_lost|{row['box']}|{row['queue']}|{row['project']}"
-        found[key] = Notice(
-            "lane_lost", f"lane {where} has been silent for {silent:.0f} s", key, str(row["box"]), str(row["queue"]),
-            str(row["project"]), {"silent_s": round(silent, 1)},
-        )  # fmt: skip
-    return found

@@ -21,6 +21,7 @@ from engine.orchestrator.sweeps import PartlyDone
 from engine.queue.events import record
 from engine.store import Db, Json, Store
 from engine.store.locks import new_incarnation
+from engine.telemetry import slow
 from tests.dag.steps import Hands, chain, drain_all, node
 from tests.support import Processes, command, eventually
 
@@ -240,6 +241,47 @@ def test_throttling_is_told_by_cause_and_class_and_has_hysteresis(watch: Watch, 
     assert watch.look(16.0) == []
     minute(db, "kestrel", 5, thermal_ms=12_000.0)
     assert kinds(watch.look(16.0)) == ["throttling"], "another one"
+
+
+def slowed(db: Db, id: int, box: str = "spark") -> None:
+    """What a recorder writes when a GPU of its box begins to be slow without a reason."""
+    slow.tell(db, box, slow.Slow(0, None, db.now(), 612.0, 2418.0))
+    db.run("update control_events set id = {id} where id = (select max(id) from control_events)", id=id)
+
+
+def test_a_gpu_that_is_slow_without_a_reason_is_told_once_whoever_leads(store: Store, db: Db, tmp_path: Path) -> None:
+    """Its recorder judges and writes the row; nobody was called. A row that is committed late is told too."""
+    out = tmp_path / "out"
+    watch = Watch(store, ("sh", "-c", f"cat >> '{out}'"))
+
+    def told() -> list[str]:
+        watch.notices.look(watch.db)
+        return [json.loads(line)["id"] for line in out.read_text().splitlines()] if out.exists() else []
+
+    try:
+        slowed(db, 1000)
+        assert watch.look() != [], "it is there, and older than the first look"
+        slowed(db, 1020)
+        eventually(lambda: told() == ["1020"])
+        first = json.loads(out.read_text())
+        assert (first["kind"], first["box"], first["more"]) == ("slow_without_reason", "spark", 0)
+        assert "spark: GPU 0 slow without a reason: 612 MHz, usually 2418" in first["text"]
+        slowed(db, 1010, "kestrel")
+        eventually(lambda: told() == ["1020", "1010"])
+        db.run(
+            "insert into control_events (action, requested_by, detail) values ('alert', 'recorder@x', {detail})",
+            detail=Json({"kind": "something else"}),
+        )
+        assert watch.courier is not None
+        for _ in range(8):  # past the time in which ids may be late
+            watch.look()
+            assert not watch.courier.busy
+        watch.restart()
+        watch.look()
+        assert told() == ["1020", "1010"] and db.value("select count(*) from control_events") == 4
+    finally:
+        watch.notices.end(store)
+        watch.db.close()
 
 
 def test_a_command_that_fails_is_told_and_holds_up_nothing(store: Store, db: Db) -> None:
