@@ -19,7 +19,8 @@ from engine.web.limits import BodyMiddleware, LimitsMiddleware
 from engine.web.presence import Presence
 from engine.web.settings import WebSettings
 
-ROUTERS = (health.router, jobs.router, runs.router, metrics.router, live.router, reference.router, page.router)
+# What is asked most stands first: paths are looked up in this order.
+ROUTERS = (jobs.router, runs.router, health.router, metrics.router, live.router, reference.router, page.router)
 SPARE_THREADS = 8  # for what needs no turn,
 SPARE_CONNECTIONS = 1  # that of /healthz among it
 

@@ -35,6 +35,8 @@ SECURITY = [
 ]
 NO_STORE = (b"cache-control", b"no-store")
 DRAINED_MOST = 32 * 1024 * 1024  # of a body that is refused, so that its sender sees the answer
+PATH_MOST = 500  # characters of a path that are told and logged
+GONE = 499  # what the log says of a request whose client hung up before there was an answer
 WAITING_MOST = 64  # requests that wait for a turn, per turn
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -95,7 +97,7 @@ class LimitsMiddleware:
             return
         begun = time.perf_counter()
         request_id = self._id_of(scope)
-        path = self._hidden(scope["path"])
+        path = self._hidden(scope["path"])[:PATH_MOST]
         current.set((request_id, path))
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
@@ -125,18 +127,19 @@ class LimitsMiddleware:
                 raise _Aborted from None
             await of_error(error)(scope, receive, answer)
         finally:
-            access = state.get("access")
-            line = {
-                "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                "id": request_id,
-                "method": scope["method"],
-                "path": path,
-                "status": status,
-                "ms": round((time.perf_counter() - begun) * 1000, 2),
-                "bytes": size,
-                "who": access.name if access else "",
-            }
-            access_log.info("%s", json.dumps(line))
+            if access_log.isEnabledFor(logging.INFO):
+                access = state.get("access")
+                access_log.info(
+                    '{"at": "%s", "id": "%s", "method": "%s", "path": %s, "status": %d, "ms": %.2f, "bytes": %d, "who": %s}',
+                    datetime.now(UTC).isoformat(timespec="milliseconds"),
+                    request_id,
+                    scope["method"],
+                    json.dumps(path),
+                    status or GONE,
+                    (time.perf_counter() - begun) * 1000,
+                    size,
+                    json.dumps(access.name if access else ""),
+                )
 
     def _id_of(self, scope: Scope) -> str:
         for name, value in scope["headers"]:

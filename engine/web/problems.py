@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from http import HTTPStatus
@@ -31,10 +32,30 @@ log = logging.getLogger("engine.web")
 
 RETRY_S = 1  # when the database, or a turn at it, is worth another try
 ERRORS_MOST = 20  # of one body that are told
+TOLD_S = 10.0  # what all requests suffer from is logged so often
 MEDIA_TYPE = "application/problem+json"
 
 # (request id, path) of the request at hand; threads that work for it have it too.
 current: ContextVar[tuple[str, str]] = ContextVar("current", default=("", ""))
+
+
+class _Outages:
+    """Why requests are refused goes to the log every few seconds, not with each of them."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+        self._since = 0
+
+    def tell(self, error: Exception) -> None:
+        self._since += 1
+        if time.monotonic() - self._at < TOLD_S:
+            return
+        many = "" if self._since == 1 else f" (and {self._since - 1:,} before it)"
+        log.warning("request %s%s: %s", current.get()[0], many, error)
+        self._at, self._since = time.monotonic(), 0
+
+
+_outages = _Outages()
 
 
 class Busy(EngineError):
@@ -74,10 +95,10 @@ def of_error(error: Exception) -> Response:
         case Busy():
             return problem(503, str(error), retry_after=RETRY_S)
         case StoreUnavailable():
-            log.warning("request %s: %s", current.get()[0], error)
+            _outages.tell(error)
             return problem(503, "the database does not answer just now; try again", retry_after=RETRY_S)
         case StoreError():  # read-only, or of another schema
-            log.warning("request %s: %s", current.get()[0], error)
+            _outages.tell(error)
             return problem(503, "the database cannot be used just now; try again", retry_after=RETRY_S * 5)
         case BacklogFull():
             return problem(429, str(error), retry_after=RETRY_S * 5)
