@@ -1,12 +1,15 @@
-"""Textual's driver for Linux terminals, with our own way out (see outlet.py)."""
+"""Textual's driver for Linux terminals, with our own way out (see outlet.py) and a way in that sleeps."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
 from textual import events
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
+from flightdeck.term.bell import Bell
+from flightdeck.term.input import read_input
 from flightdeck.term.outlet import Outlet
 
 if TYPE_CHECKING:
@@ -19,9 +22,13 @@ MOUSE = b"\x1b[?1000h\x1b[?1003h\x1b[?1015h\x1b[?1006h"
 
 
 class DeckDriver(LinuxDriver):
-    """Never waits for the terminal; takes its answers to our questions."""
+    """Never waits for the terminal; takes its answers to our questions; wakes for input and for nothing else."""
 
     outlet: Outlet | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.exit_event: Bell = Bell()  # stays open as long as the process: the terminal may be taken again
 
     @property
     def _writer_thread(self) -> Any:
@@ -47,3 +54,6 @@ class DeckDriver(LinuxDriver):
                 self.outlet.answered()
             return
         super().process_message(message)
+
+    def run_input_thread(self) -> None:
+        read_input(self.fileno, XTermParser(self._debug), self.process_message, self.exit_event)

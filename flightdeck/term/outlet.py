@@ -1,10 +1,11 @@
 """The way out to the terminal, for links that are slow or stand still. Nobody who writes here ever waits.
 
 What a far terminal has not shown yet lies in buffers of the kernel, of ssh and of the network: up to minutes of old pictures
-that would be played back when the link returns. So little is sent ahead: behind a frame goes a question that every terminal
-answers (where is the cursor), and until the answer is there no further frame leaves; what changed meanwhile is
-drawn once, as it is then. Where no answers come (the terminal tells none) it still shows when the kernel takes no more
-bytes: whatever lies there when it begins to take them again is thrown away and the whole screen is drawn anew.
+that would be played back when the link returns. So little is sent ahead: now and then, on a slow link behind each frame, goes
+a question that every terminal answers (where is the cursor), and while the answer is late no further frame leaves; what
+changed meanwhile is drawn once, as it is then. Where no answers come (the terminal tells none) the kernel tells whether
+what was sent has been read (receipts.py). And where it does not, either, it still shows when it takes no more bytes:
+whatever lies there when it begins to take them again is thrown away and the whole screen is drawn anew.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from flightdeck.term.receipts import Reader, Receipts
+
 CHUNK = 512  # bytes; a write of so little hardly ever waits
 STALL_S = 1.0  # the kernel took nothing for so long: what lies there is old
 LOOK_S = 0.2
 QUESTION = b"\x1b[6n"
-LATE_S = 0.3  # an answer that takes longer: the link is slow, and no frame leaves
-SILENT_S = 5.0  # a terminal that has not answered its first question by then answers none
-LOST_S = 30.0  # an answer that was given once and does not come: the terminal is another one, perhaps
+PAD = b"\0"  # terminals ignore it; reading it wakes us
+CHECK_S = 0.1  # between looks whether a silent terminal's reader has taken a frame
+NOTICED_S = 2.5 * CHECK_S  # one that keeps up is seen to by then
 LEAVE_S = 1.0
 RENEW = b"\x18\x1b\\\x1b[0m"  # whatever sequence was cut off ends here
 
@@ -36,43 +39,6 @@ Clock = Callable[[], float]
 class _Piece:
     data: bytes
     frame: bool  # a picture, that may be thrown away; else a mode of the terminal
-
-
-class Answers:
-    """Whether the terminal has shown what was sent, as far as it tells. Pure; times are monotonic seconds."""
-
-    def __init__(self) -> None:
-        self.asked: float | None = None  # the question that waits for its answer
-        self.answers: bool | None = None  # None: not known yet
-        self._lost = 0
-
-    def may_ask(self) -> bool:
-        return self.asked is None and self.answers is not False
-
-    def ask(self, now: float) -> None:
-        self.asked = now
-
-    def answered(self) -> None:
-        self.asked, self.answers, self._lost = None, True, 0
-
-    def late(self, now: float) -> bool:
-        """Whether what was sent is still under way."""
-        return bool(self.answers) and self.asked is not None and now - self.asked >= LATE_S
-
-    def given_up(self, now: float) -> bool:
-        """An answer that will not come: once True, then the next question may be asked, or none ever."""
-        if self.asked is None:
-            return False
-        if self.answers is None and now - self.asked >= SILENT_S:
-            self.asked, self.answers = None, False
-            return True
-        if self.answers and now - self.asked >= LOST_S:
-            self._lost += 1
-            self.asked = None
-            if self._lost > 1:
-                self.answers = None
-            return True
-        return False
 
 
 class Outlet(threading.Thread):
@@ -92,7 +58,13 @@ class Outlet(threading.Thread):
         self._refused = False
         self._stopping = False
         self._blocked_since: float | None = None
-        self.answers = Answers()
+        self.answers = Receipts()  # of the terminal
+        self.reads = Receipts(
+            slow_s=NOTICED_S, quick_rate=0.0, faithful=True
+        )  # of the kernel, where the terminal gives none
+        self._reader: Reader | None = None
+        self._writing = False
+        self._pad_at, self._pad_after = 0.0, CHECK_S
 
     # -- the side of whoever writes (the event loop)
 
@@ -101,8 +73,7 @@ class Outlet(threading.Thread):
         if not data:
             return
         with self._change:
-            self._pieces.append(_Piece(data, self._framing))
-            self._waiting += len(data)
+            self._add(_Piece(data, self._framing))
             self._change.notify()
 
     def flush(self) -> None:
@@ -126,7 +97,9 @@ class Outlet(threading.Thread):
     def room(self, ahead: int = 0) -> bool:
         """Whether a frame may leave now, with at most ``ahead`` bytes before it; if not, ``on_room`` tells when."""
         with self._change:
-            free = self._waiting <= ahead and not self.answers.late(self._clock())
+            now = self._clock()
+            self._look(now)
+            free = self._waiting <= ahead and not self._late(now)
             if not free:
                 self._refused = True
                 self._change.notify()
@@ -135,8 +108,9 @@ class Outlet(threading.Thread):
     def answered(self) -> None:
         """The terminal answered: it has shown all that was sent before the question."""
         with self._change:
-            self.answers.answered()
-            self._change.notify()
+            self.answers.came(self._clock())
+            if self._refused:
+                self._change.notify()
 
     def stop(self) -> None:
         """Send what there is, for a moment; a terminal that takes nothing is left alone."""
@@ -149,23 +123,51 @@ class Outlet(threading.Thread):
                 termios.tcflush(self._fd, termios.TCOFLUSH)
             self.join(LEAVE_S)
 
+    # -- what is under way; all of it with the lock held
+
+    def _late(self, now: float) -> bool:
+        return self.answers.late(now) if self.answers.given else self.reads.late(now)
+
+    def _look(self, now: float) -> None:
+        """Take the kernel's receipt, if there is one and it counts."""
+        if self.reads.asked is None or self.answers.given or self._writing or self._reader is None:
+            return
+        if self._reader.woke():
+            self.reads.came(now)
+
+    def _wrote(self, size: int) -> None:
+        """So much just left. Its own echo is no receipt; a reader that was quicker than this look goes unseen, hence pads."""
+        self._writing = False
+        self.answers.sent(size)
+        self.reads.sent(size)
+        if self._reader is not None and not self.answers.given:
+            self._reader.woke()
+            if self.reads.asked is None:
+                now = self._clock()
+                self.reads.ask(now)
+                self._pad_at, self._pad_after = now + CHECK_S, CHECK_S
+
     # -- the thread
 
     def run(self) -> None:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
+        self._reader = Reader(self._fd)
         try:
             while self._step(poll):
                 pass
         except OSError:
             pass  # the terminal is gone; whoever watches it ends the deck
+        finally:
+            with self._change:
+                self._reader.close()
 
     def _step(self, poll: select.poll) -> bool:
         with self._change:
             if not self._pieces:
                 if self._stopping:
                     return False
-                self._ask_or_wait()
+                self._idle()
                 if not self._pieces:
                     return True
         if not poll.poll(LOOK_S * 1000.0):
@@ -176,29 +178,44 @@ class Outlet(threading.Thread):
         with self._change:
             piece = self._pieces[0]
             head = piece.data[:CHUNK]
+            self._look(self._clock())
+            self._writing = True
         sent = os.write(self._fd, head)
         stalled = self._clock() - began >= STALL_S and not self._stopping
         with self._change:
+            self._wrote(sent)
             piece.data = piece.data[sent:]
             self._waiting -= sent
             if not piece.data:
                 self._pieces.popleft()
                 if piece.frame and not self._pieces and self.answers.may_ask() and not self._stopping:
-                    self._pieces.append(_Piece(QUESTION, False))
-                    self._waiting += len(QUESTION)
+                    self._add(_Piece(QUESTION, False))
                     self.answers.ask(self._clock())
         if stalled:  # waiting for the kernel, here or in the write
             self._start_over()
         return True
 
-    def _ask_or_wait(self) -> None:
-        """Nothing to write. Tell whoever was refused that there is room, or wait for more, or for an answer."""
+    def _add(self, piece: _Piece) -> None:
+        self._pieces.append(piece)
+        self._waiting += len(piece.data)
+
+    def _idle(self) -> None:
+        """Nothing to write. Tell whoever was refused that there is room, or wait for more, or for a receipt."""
         now = self._clock()
-        whole = self.answers.given_up(now) and bool(self.answers.answers)
-        if self._refused and not self.answers.late(now):
+        self._look(now)
+        whole = self.answers.given_up(now) and bool(self.answers.given)
+        self.reads.given_up(now)
+        if self._refused and not self._late(now):
             self._refused = False
             self._on_room(whole)
-        self._change.wait(LOOK_S if self.answers.asked is not None or self._refused else None)
+        if self.reads.asked is None or self.reads.given is False or self.answers.given:
+            self._change.wait(LOOK_S if self.answers.asked is not None or self._refused else None)
+        elif now >= self._pad_at:
+            self._pad_after *= 2.0
+            self._pad_at = now + self._pad_after
+            self._add(_Piece(PAD, False))
+        else:
+            self._change.wait(CHECK_S / 2 if self._refused else CHECK_S)
 
     def _start_over(self) -> None:
         """The kernel takes bytes again after a stall: throw away the pictures that lie there and here."""
@@ -208,5 +225,6 @@ class Outlet(threading.Thread):
             self._pieces = deque([_Piece(RENEW + self._again(), False), *kept])
             self._waiting = sum(len(piece.data) for piece in self._pieces)
             self._refused = False
-            self.answers.asked = None
+            self.answers.forget()
+            self.reads.forget()
         self._on_room(True)

@@ -122,9 +122,7 @@ def changes(old: Spans, new: Spans, width: int) -> list[tuple[int, Spans]] | Non
     if not begun + len(before) + ended == begun + len(after) + ended == width:
         return None
     runs: list[tuple[int, int]] = []
-    for index, (was, now) in enumerate(zip(before, after, strict=True)):
-        if was == now:
-            continue
+    for index in [index for index, (was, now) in enumerate(zip(before, after, strict=True)) if was != now]:
         if runs and index - runs[-1][1] <= JOIN_CELLS:
             runs[-1] = (runs[-1][0], index + 1)
         else:

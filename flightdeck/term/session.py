@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import BadInput
+from flightdeck.term.bell import Bell
 
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
@@ -87,7 +88,7 @@ class Session:
 
     def __init__(self, app: FlightDeckApp) -> None:
         self.app = app
-        self._left = threading.Event()
+        self._left = Bell()
         self._fd = sys.__stdin__.fileno() if sys.__stdin__ else 0
         self._code: int | None = None
         self._before: list[Any] | None = None
@@ -102,7 +103,8 @@ class Session:
         old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             old[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_signal)
-        threading.Thread(target=self._watch, name="terminal", daemon=True).start()
+        watch = threading.Thread(target=self._watch, name="terminal", daemon=True)
+        watch.start()
         try:
             with log_held() as log:
                 self.app.run(mouse=self.app.wants_mouse)
@@ -113,8 +115,10 @@ class Session:
                 print(self.app.faults.report(), end="", file=sys.__stderr__, flush=True)
         finally:
             self._left.set()  # only now: a terminal that takes no more bytes holds up the last words, too
+            watch.join()
             for number, handler in old.items():
                 signal.signal(number, handler)
+            self._left.close()
         if self._code is not None:
             return self._code
         return self.app.return_code or 0
@@ -126,10 +130,10 @@ class Session:
         """Notice a terminal that hung up: with SIGHUP ignored nothing else would."""
         poll = select.poll()
         poll.register(self._fd, 0)  # hang-up and error are always reported
-        while not self._left.is_set():
-            if poll.poll(1000):
-                self._leave(129)
-                return
+        poll.register(self._left, select.POLLIN)
+        poll.poll()
+        if not self._left.is_set():
+            self._leave(129)
 
     def _leave(self, code: int) -> None:
         """Ask the app to go; if it is still there after ``LEAVE_S``, restore the terminal and go without it."""

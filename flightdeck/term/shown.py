@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from abc import ABCMeta, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 from textual import events
+from textual._compositor import ChopsUpdate
 from textual.app import App
-from textual.geometry import Size
+from textual.geometry import Region, Size
+from textual.message_pump import _MessagePumpMeta
 
 from flightdeck.term.paint import Painted, Painter
 
@@ -21,16 +24,26 @@ if TYPE_CHECKING:
 FRAMES_AHEAD = 8192  # bytes; a new page need not wait for the end of the one before
 
 
-class Shown(App[int]):
+class _AppType(_MessagePumpMeta, ABCMeta):
+    """An app that may be abstract."""
+
+
+class Shown(App[int], metaclass=_AppType):
     """``outlet`` None: no terminal (tests, still frames)."""
 
     painter: Painter
     outlet: Outlet | None = None
     repaint_due = False
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._missing: dict[
+            Screen[object], set[Region]
+        ] = {}  # of frames that were left out: where they would have drawn
+
+    @abstractmethod
     def draw_now(self, changed: set[str] | None = None) -> None:
         """Draw what is known now."""
-        raise NotImplementedError
 
     def get_driver_class(self) -> type[Driver]:
         from flightdeck.term.driver import DeckDriver
@@ -41,7 +54,11 @@ class Shown(App[int]):
         """Frames in the order they were made: what is painted directly goes out before the compositor's."""
         self.painter.flush()
         if self.outlet is not None and renderable is not None and not self.outlet.room(FRAMES_AHEAD):
-            self.repaint_due = True  # drawn whole when the link keeps up
+            if isinstance(renderable, ChopsUpdate):
+                cells = {Region(x, y, end - x, 1) for y, x, end in renderable.spans}
+                self._missing.setdefault(screen, set()).update(cells)
+            else:
+                self.repaint_due = True  # drawn whole when the link keeps up
             return
         self._send(screen, renderable)
 
@@ -63,10 +80,14 @@ class Shown(App[int]):
 
     def output_flows(self, whole: bool) -> None:
         """The terminal has shown what was sent: now what changed since. ``whole``: nobody knows what stands there."""
-        if whole or self.repaint_due:
+        missing, self._missing = self._missing, {}
+        if whole or self.repaint_due or set(missing) - {self.screen}:
             self.repaint_due = False
             self.painter.forget()
             self.draw_now()
             self.screen.refresh(layout=True)
-        else:
-            self.painter.release()
+            return
+        self.painter.release()
+        if missing:
+            self.screen._compositor._dirty_regions.update(missing[self.screen])
+            self.screen._compositor_refresh()

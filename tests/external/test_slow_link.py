@@ -53,8 +53,8 @@ class Readings:
 def test_keys_are_answered_within_a_second_of_the_link_s_return(
     terminal: Open, sqlite_store: Store, answers: bool
 ) -> None:
-    """D23: a terminal that answers has nothing old under way. One that is silent first shows what the kernel held: at most
-    what three boxes change in 10 s."""
+    """D23: a terminal that answers is asked behind each frame when the link is slow; of one that is silent the kernel tells
+    what has been read. Little that is old is under way in either case."""
     add_lane(sqlite_store)
     with Readings(sqlite_store):
         deck: Terminal = opened(terminal, sqlite_store.url, answers=answers)
@@ -71,7 +71,7 @@ def test_keys_are_answered_within_a_second_of_the_link_s_return(
         took = time.time() - returned
         played = len(deck.sent) - sent
         print(f"\nanswers={answers}: the key is answered after {took:.2f} s and {played} bytes")
-        assert took < 1.0 + (0.0 if answers else played / RATE)
+        assert took < 1.0
         deck.rate = None
         deck.keys("q")
         assert deck.wait_gone() == 0
