@@ -71,6 +71,8 @@ DEFAULTS: Mapping[str, Any] = {
     "retention_detail_hours": 1.0,  # a box's samples as they were taken, deleted by its own recorder
     "retention_minutes_days": 7.0,  # their roll-ups by the minute, and the last samples of a box without a recorder
     "doctor_snapshot_seconds": 30.0,  # flightdeck doctor names a session that holds a snapshot for so long
+    "profile": None,  # whose levels count (profiles.toml): of a deck, and of the leader's notices
+    "profiles": None,  # another file of profiles
     "on_event": None,  # the leader tells this command what happens, as JSON on its stdin;
     "on_event_seconds": 10.0,  # it may take so long,
     "on_event_burst": 5,  # of one kind so many at once,
@@ -104,7 +106,6 @@ DEFAULTS: Mapping[str, Any] = {
 
 PREFIX = "FLIGHTDECK_"  # of every variable; the rest is the setting's name
 _NO_SETTINGS = (  # variables that are read, or given to what is started, and set nothing here
-    "PROFILE",
     "CHARTS",
     "SLOT",
     "DEAD_BOX",

@@ -25,17 +25,15 @@ wants that one, whatever a shell once exported. A file is checked whole; an erro
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import platformdirs
-
 from engine.config import ConfigError
-from engine.telemetry.limits import LEVELS, Level, Limits
+from engine.telemetry.limits import Limits
+from engine.telemetry.limits_file import classes_of, default_path, read_tables
 from flightdeck import actions as table
 from flightdeck.actions import Action
 
@@ -48,7 +46,6 @@ ALWAYS = ("ctrl+c",)  # leaves the deck, whatever a key map says
 
 _TEXTS = {"dsn", "service", "project", "theme", "sort", "window"}
 _SWITCHES = {"ascii", "mouse", "read_only", "bell"}
-_THROTTLE = {"thermal_s", "brake_s", "cpu_throttle_s"}
 
 
 @dataclass(frozen=True)
@@ -67,10 +64,6 @@ class Profile:
     bell: bool = False
     classes: tuple[tuple[str, Limits], ...] = ()
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def default_path() -> Path:
-    return Path(platformdirs.user_config_dir("flightdeck", appauthor=False)) / "profiles.toml"
 
 
 def pick(name: str | None, path: str | None) -> Profile:
@@ -92,14 +85,7 @@ def pick(name: str | None, path: str | None) -> Profile:
 
 def read_profiles(path: Path) -> dict[str, Profile]:
     """Every profile of a file. Raises ConfigError: one line with file, profile and key, never with a value of a ``dsn``."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: not TOML that anybody would write: nested too deep") from None
+    data = read_tables(path)
     found = {}
     for name, values in data.items():
         try:
@@ -161,7 +147,7 @@ def _profile(name: str, values: Mapping[str, Any]) -> Profile:
         values.get("sort"),
         WINDOWS.get(values.get("window", "")),
         bool(values.get("bell", False)),
-        _classes(values.get("class", [])),
+        classes_of(values.get("class", [])),
         _keys(values.get("keys", {}), read_only),
     )
 
@@ -217,41 +203,3 @@ def _refuse_conflicts(keys: Mapping[str, tuple[str, ...]]) -> None:
                 if not action.pages or not other.pages or set(action.pages) & set(other.pages):
                     raise ConfigError(f"keys.{action.id}: {typed.get(key, key)!r} is the key of {other.id} already")
             taken.setdefault(key, []).append(action)
-
-
-def _classes(values: Any) -> tuple[tuple[str, Limits], ...]:
-    if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
-        raise ConfigError("class: classes are written as [[name.class]] tables")
-    found = []
-    for number, item in enumerate(values, 1):
-        where = f"class {number}"
-        match = item.get("match")
-        if not isinstance(match, str) or not match:
-            raise ConfigError(f"{where}: match must be a pattern for the name of a GPU, a CPU or a box")
-        if unknown := sorted(item.keys() - {"match", *LEVELS}):
-            raise ConfigError(f"{where} ({match}): {unknown[0]} is no level (known: {', '.join(LEVELS)})")
-        levels = {key: _level(item[key], f"{where} ({match}): {key}", key) for key in LEVELS if key in item}
-        if not levels:
-            raise ConfigError(f"{where} ({match}): sets no level (known: {', '.join(LEVELS)})")
-        found.append((match, Limits(match, **levels)))
-    return tuple(found)
-
-
-def _level(value: Any, where: str, key: str) -> Level:
-    if not isinstance(value, dict) or "hot" not in value:
-        raise ConfigError(
-            f"{where}: must be a table as {{ warn = 85, hot = 95, clear = 90, hold_s = 30 }}, hot at least"
-        )
-    if unknown := sorted(value.keys() - {"warn", "hot", "clear", "hold_s"}):
-        raise ConfigError(f"{where}: {unknown[0]} is not known (known: warn, hot, clear, hold_s)")
-    for name, number in value.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1e6:
-            raise ConfigError(f"{where}: {name} must be a number from 0 on, got {number!r}")
-    hot = float(value["hot"])
-    warn = float(value.get("warn", hot))
-    clear = float(value.get("clear", min(warn, hot * 0.95)))
-    if warn > hot:
-        raise ConfigError(f"{where}: warn ({warn:g}) is above hot ({hot:g})")
-    if clear > hot:
-        raise ConfigError(f"{where}: clear ({clear:g}) is above hot ({hot:g}): an alert would end while it begins")
-    return Level(warn, hot, clear, float(value.get("hold_s", 0.0 if key in _THROTTLE else 20.0)))

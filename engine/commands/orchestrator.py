@@ -16,6 +16,7 @@ from engine.errors import StoreUnavailable
 from engine.orchestrator.loop import courier, run_orchestrator
 from engine.store import Store, open_store
 from engine.store.migrate import migrate, refuse_read_only
+from engine.telemetry import limits_file
 
 log = logging.getLogger("engine.orchestrator")
 
@@ -31,6 +32,15 @@ def command(
             "--on-event", metavar="CMD", help="Tell this command what happens: JSON on its stdin [FLIGHTDECK_ON_EVENT]"
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="NAME", help="Judge throttling by this profile's levels [FLIGHTDECK_PROFILE]"
+        ),
+    ] = None,
+    profiles: Annotated[
+        str | None, typer.Option("--profiles", metavar="FILE", help="Where profiles stand, default profiles.toml")
+    ] = None,
     db: Db = None,
     project: Project = None,
     box: Box = None,
@@ -45,8 +55,18 @@ def command(
 
     Example: queue-orchestrator --db postgresql://fleet@db/fleet --on-event /usr/local/bin/page-me
     """
-    start(db=db, project=project, box=box, app=app_module, log_level=log_level, on_event=on_event)
-    courier()  # a command that cannot be run is refused here
+    start(
+        db=db,
+        project=project,
+        box=box,
+        app=app_module,
+        log_level=log_level,
+        on_event=on_event,
+        profile=profile,
+        profiles=profiles,
+    )
+    courier()  # a command that cannot be run is refused here,
+    limits_file.configured()  # and a profile that does not exist
     _load_hooks()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

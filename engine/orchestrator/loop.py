@@ -36,6 +36,7 @@ from engine.store import Db, Store
 from engine.store.locks import new_incarnation
 from engine.store.migrate import refuse_read_only
 from engine.store.sqlite import SqliteDb
+from engine.telemetry import limits_file
 
 log = logging.getLogger("engine.orchestrator")
 
@@ -56,9 +57,10 @@ def run_orchestrator(store: Store, stop: threading.Event, once: bool = False) ->
     """Lead, or wait to lead, until ``stop`` is set; survives any outage of the database.
 
     ``once``: do what there is and return; raises StoreUnavailable, and returns at once where another one leads. Raises BadInput
-    for an ``on_event`` that is no command.
+    for an ``on_event`` that is no command, ConfigError for a ``profile`` that is none.
     """
     courier()
+    limits_file.configured()
     hook = config.hook("event_sink")
     sink = Sink(store, hook).begin() if hook else None
     try:
@@ -121,7 +123,7 @@ def _run_once(store: Store) -> None:
             while drain(db, graphs).events:
                 pass
             prepare(db)
-            notices = Notices(courier())
+            notices = Notices(courier(), classes=limits_file.configured())
             for sweep in [*run_sweeps(), *LostWork(store).sweeps(), *_chores(), notices.sweep()]:
                 sweep.run_if_due(db)
                 if sweep.error:

@@ -23,7 +23,8 @@ from engine.orchestrator.side import SweepLoop
 from engine.orchestrator.silence import silent
 from engine.orchestrator.sweeps import Clock, PartlyDone, Sweep
 from engine.store import Db, Json, Store
-from engine.telemetry import slow, throttle_now
+from engine.telemetry import limits_file, slow, throttle_now
+from engine.telemetry.limits_file import Classes
 
 log = logging.getLogger("engine.orchestrator")
 
@@ -73,10 +74,11 @@ class _Tops:
 
 
 class Notices:
-    """The sweep of one leader. ``courier`` None: notices are rows only."""
+    """The sweep of one leader. ``courier`` None: notices are rows only. ``classes``: levels that count before the known ones."""
 
-    def __init__(self, courier: Courier | None = None, clock: Clock = time.monotonic) -> None:
+    def __init__(self, courier: Courier | None = None, clock: Clock = time.monotonic, classes: Classes = ()) -> None:
         self._courier = courier
+        self._classes = classes
         self._clock = clock
         self._db: Db | None = None
         self._began = 0.0
@@ -227,7 +229,7 @@ class Notices:
             return []
         present = silent(db)
         if now - self._throttle_at >= THROTTLE_EVERY_S:
-            self._held, self._throttle_at = throttle_now.held(db), now
+            self._held, self._throttle_at = throttle_now.held(db, self._classes), now
         for held in self._held.values():
             key = f"throttling|{held.box}"
             if held.above or (key in state.open and not held.below):
@@ -298,7 +300,7 @@ class NoticesLoop(SweepLoop):
     """The sweep on a thread and a connection of its own: neither its questions nor the command hold up a graph."""
 
     def __init__(self, store: Store, courier: Courier | None, timeout_s: float) -> None:
-        self._notices = Notices(courier)
+        self._notices = Notices(courier, classes=limits_file.configured())
         super().__init__("notices", store, [self._notices.sweep()], timeout_s)
         self._ending = store
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ class Held:
     below: bool
 
 
-def held(db: Db) -> dict[str, Held]:
-    """By box; only boxes whose recorder wrote a minute lately."""
+def held(db: Db, classes: Sequence[tuple[str, Limits]] = ()) -> dict[str, Held]:
+    """By box; only boxes whose recorder wrote a minute lately. ``classes``: levels that count before the known ones."""
     rows = db.all(
         "select f.box, f.at, f.thermal_ms, f.cpu_throttle_ms, (select max(g.hw_brake_ms) from flight_recorder_gpu g "
         "where g.box = f.box and g.tier = 'minute' and g.at = f.at) as brake_ms "
@@ -41,7 +41,7 @@ def held(db: Db) -> dict[str, Held]:
         if isinstance(row["box"], str):
             minutes.setdefault(row["box"], []).append(row)
     facts = {row["box"]: row for row in db.all("select box, cpu_model, gpus from boxes")} if minutes else {}
-    return {box: judge(box, found, _limits(box, facts.get(box))) for box, found in minutes.items()}
+    return {box: judge(box, found, _limits(box, facts.get(box), classes)) for box, found in minutes.items()}
 
 
 def judge(box: str, minutes: list[dict[str, Any]], limits: Limits) -> Held:
@@ -61,7 +61,7 @@ def _seconds(row: Mapping[str, Any]) -> dict[str, float]:
     return {letter: float(row[name]) / 1000.0 for letter, name in columns.items() if row[name] is not None}
 
 
-def _limits(box: str, facts: Mapping[str, Any] | None) -> Limits:
+def _limits(box: str, facts: Mapping[str, Any] | None, classes: Sequence[tuple[str, Limits]]) -> Limits:
     gpus = facts["gpus"] if facts is not None and isinstance(facts["gpus"], list) else []
     names = [str(gpu.get("name") or "") for gpu in gpus if isinstance(gpu, Mapping)]
-    return limits_for(box, str(facts["cpu_model"] or "") if facts is not None else "", names)
+    return limits_for(box, str(facts["cpu_model"] or "") if facts is not None else "", names, classes)

@@ -12,7 +12,7 @@ import pytest
 
 from engine import config
 from engine.dag.runs import submit_run
-from engine.errors import BadInput
+from engine.errors import BadInput, ConfigError
 from engine.orchestrator import notices as module
 from engine.orchestrator.loop import run_orchestrator
 from engine.orchestrator.notices import Notices
@@ -21,7 +21,7 @@ from engine.orchestrator.sweeps import PartlyDone
 from engine.queue.events import record
 from engine.store import Db, Json, Store
 from engine.store.locks import new_incarnation
-from engine.telemetry import slow
+from engine.telemetry import limits_file, slow
 from tests.dag.steps import Hands, chain, drain_all, node
 from tests.support import Processes, command, eventually
 
@@ -241,6 +241,42 @@ def test_throttling_is_told_by_cause_and_class_and_has_hysteresis(watch: Watch, 
     assert watch.look(16.0) == []
     minute(db, "kestrel", 5, thermal_ms=12_000.0)
     assert kinds(watch.look(16.0)) == ["throttling"], "another one"
+
+
+def test_the_leader_judges_by_the_levels_of_a_profile(store: Store, db: Db, tmp_path: Path) -> None:
+    """The deck showed an alert by its profile, and the command was told by other levels."""
+    file = tmp_path / "profiles.toml"
+    file.write_text(
+        "[night]\ndsn = 'postgresql://x:secret@db/fleet'\n[[night.class]]\nmatch = 'kestrel'\nthermal_s = { hot = 20 }\n"
+    )
+    config.configure(profile="night", profiles=str(file))
+    watch = Watch(store)
+    watch.notices = Notices(None, watch.clock, limits_file.configured())
+    try:
+        for box in ("kestrel", "spark"):
+            db.run("insert into boxes (box) values ({box})", box=box)
+            lane(db, box)
+            minute(db, box, 180, thermal_ms=0.0)
+        watch.settle()
+        for box in ("kestrel", "spark"):
+            minute(db, box, 120, thermal_ms=12_000.0)
+        assert [row["box"] for row in watch.look(16.0)] == ["spark"], "and the class of the other stays"
+        minute(db, "kestrel", 60, thermal_ms=21_000.0)
+        assert [row["box"] for row in watch.look(16.0)] == ["kestrel"]
+    finally:
+        watch.db.close()
+
+
+@pytest.mark.parametrize(("profile", "says"), [("day", "has no such profile"), ("night", "[night] class 1")])
+def test_a_profile_that_does_not_exist_is_refused_before_anything_starts(
+    sqlite_store: Store, tmp_path: Path, profile: str, says: str
+) -> None:
+    file = tmp_path / "profiles.toml"
+    file.write_text("[night]\ndsn = 'postgresql://x:secret@db/fleet'\n[[night.class]]\nthermal_s = { hot = 20 }\n")
+    config.configure(profile=profile, profiles=str(file))
+    with pytest.raises(ConfigError) as refused:
+        run_orchestrator(sqlite_store, threading.Event(), once=True)
+    assert says in str(refused.value) and "secret" not in str(refused.value)
 
 
 def slowed(db: Db, id: int, box: str = "spark") -> None:
