@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from engine.queue.enqueue import PRIORITY_LIMIT
 
@@ -31,10 +31,19 @@ def _no_surprise(text: str) -> str:
     return text
 
 
+def _whole(value: Any) -> Any:
+    """3.0 is a whole number to JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_no_surprise)]
 Id = Annotated[str, Field(pattern="^[0-9]{1,19}$", examples=["1042"])]
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T12:00:00.123456Z"])]
-Priority = Annotated[int, Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT, description="Lower goes sooner.")]
+Priority = Annotated[
+    int,
+    Field(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT, description="Lower goes sooner."),
+    BeforeValidator(_whole),
+]
 
 _JOB: dict[str, Any] = {
     "id": "1042",
@@ -84,11 +93,8 @@ class JobRequest(BaseModel):
     task: Name = Field("train", description="A task that is registered: `train`, or one of the app that is served.")
     queue: Name = Field("training", description="The queue whose lanes run it.")
     priority: Priority = 100
-    max_attempts: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="How often it is tried when it fails with an error; null: as the task says.",
+    max_attempts: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)] | None = Field(
+        None, description="How often it is tried when it fails with an error; null: as the task says."
     )
     run_after: Annotated[str, Field(pattern=MOMENT, json_schema_extra={"format": "date-time"})] | None = Field(
         None, description="Not before this time, which carries its zone; null, or in the past: at once."
@@ -197,8 +203,30 @@ class RunRequest(BaseModel):
         },
     )
 
-    graph: dict[str, Any] | None = Field(None, description="See docs/graphs.md. At most 1 MiB as JSON.")
-    workflow: Name | None = Field(None, description="The name of a registered workflow.")
+    graph: dict[str, Any] = Field(
+        default_factory=dict,
+        description="See docs/graphs.md. At most 1 MiB as JSON.",
+        json_schema_extra={
+            "required": ["nodes"],
+            "properties": {
+                "name": {"type": "string"},
+                "nodes": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["id"],
+                        "properties": {
+                            "id": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,200}$"},
+                            "node": {"type": "string", "description": "A node that is registered."},
+                            "depends_on": {"type": "array", "items": {"type": "string"}},
+                            "inputs": {"type": "object"},
+                        },
+                    },
+                },
+            },
+        },
+    )
+    workflow: Name = Field("", description="The name of a registered workflow.", validate_default=False)
     context: dict[str, Any] = Field(
         default_factory=dict, description="What the nodes' inputs may refer to. At most 1 MiB as JSON."
     )
@@ -297,6 +325,4 @@ class Metrics(BaseModel):
     cancelled: int
     retried: int = Field(description="Attempts that ended with their job back in the queue, for whatever cause.")
     expired_leases: int = Field(description="Attempts that were taken from a lane that no longer renewed their lease.")
-    mean_run_s: float | None = Field(
-        description="Of the newest 5,000 jobs that succeeded, in seconds; null: none has."
-    )
+    mean_run_s: float | None = Field(description="Of the newest 5,000 jobs that succeeded, in seconds; null: none has.")

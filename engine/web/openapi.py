@@ -223,19 +223,20 @@ def _finish(document: dict[str, Any], guarded: bool) -> None:
     if guarded:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"token": []}]
-    for path, calls in document.get("paths", {}).items():
+    for calls in document.get("paths", {}).values():
         for operation in calls.values():
-            _finish_call(path, operation)
+            _finish_call(operation)
+    health = document["paths"].get("/healthz", {}).get("get")
+    if health is not None:
+        health["security"] = []  # an empty list: it needs none
+        for status in ("401", "403"):
+            health["responses"].pop(status, None)
 
 
-def _finish_call(path: str, operation: dict[str, Any]) -> None:
+def _finish_call(operation: dict[str, Any]) -> None:
     call = operation.pop(TAG, None)
-    if path == "/healthz":
-        operation["security"] = []
-        operation["responses"] = {
-            "200": {"description": "It does.", "content": {"application/json": {"schema": {"type": "object"}}}},
-            **{str(status): _refusal(status) for status in (400, 429, 500, 503)},
-        }
+    for status in _ALWAYS:
+        operation["responses"].setdefault(str(status), _refusal(status))
     if call is None:
         return
     if "422" in operation["responses"] and 422 not in _CALLS[call]["bad"]:

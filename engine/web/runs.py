@@ -36,10 +36,10 @@ def _submit(request: Request, raw: bytes) -> Response:
     project = state.settings.project
     try:
         wanted = valid(RunRequest, parse(raw, request.headers.get("content-type")))
-        if (wanted.graph is None) == (wanted.workflow is None):
+        if ("graph" in wanted.model_fields_set) == ("workflow" in wanted.model_fields_set):
             raise BadBody("give either graph or workflow")
         with state.databases.borrow() as db:
-            graph = wanted.graph if wanted.graph is not None else _named(wanted.workflow or "")
+            graph = wanted.graph if "graph" in wanted.model_fields_set else _named(wanted.workflow)
             number = submit_run(db, graph, wanted.context, wanted.priority, project)
             run = run_with_nodes(db, project, number)
     except Invalid as error:
