@@ -105,7 +105,7 @@ class FleetView:
             self._queued = count(found)
         if before is None or found.lanes is not before.lanes or found.jobs is not before.jobs:
             self._grouped = _by_box(found)
-        if before is None or not (counted and found.running is before.running and found.lanes is before.lanes):
+        if before is None or not (counted and all(getattr(found, part) is getattr(before, part) for part in _PROJECTS)):
             self._projects = projects(found, self._queued, self._project)
         self._before = found
         at, now = found.at, found.at.timestamp()
@@ -161,7 +161,8 @@ class FleetView:
         return [self._queued.get((row[_QUEUE], row[_PROJECT]), 0) for row in lanes]
 
 
-_REST = ("leader", "queued", "running", "events")  # what is said of the fleet, not of a box
+_REST = ("leader", "queued", "running", "awaiting", "events")  # what is said of the fleet, not of a box
+_PROJECTS = ("running", "awaiting", "lanes")  # and of its projects, besides what is queued
 _NOTHING: tuple[list[Values], list[Values]] = ([], [])
 _BOX, _QUEUE, _PROJECT, _SEEN = (LANE.index(name) for name in ("box", "queue", "project", "seen"))
 _JOBS_BOX = JOB.index("box")

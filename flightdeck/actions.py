@@ -76,6 +76,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("throttle", ("3",), "3", "Throttling", "who was held back, when and why", "pages"),
     Action("events", ("4",), "4", "Events", "what happened, newest first", "pages"),
     Action("queues", ("5",), "5", "Queues", "what waits, and who could take it", "pages"),
+    Action("asking", ("W", "upper_w"), "W", "What waits for you", "jobs page: the nodes that wait for a person's answer", "view"),
     Action("narrower", ("left_square_bracket",), "[", "Shorter time", "10 minutes, an hour, 6 hours, 24 hours, 7 days; for all traces", "time", hint="span", hint_key="[ ]", hint_on=TRACES),
     Action("wider", ("right_square_bracket",), "]", "Longer time", "the same, the other way", "time"),
     Action("scrub_back", ("comma",), ",", "Look back", "the picture stands; every trace says its value at that instant", "time", hint="scrub", hint_key=", .", hint_on=TRACES),

@@ -83,6 +83,9 @@ class Looker:
     def do_queues(self) -> None:
         self.app.show_page("queues")
 
+    def do_asking(self) -> None:
+        self.app.show_page("jobs", status="awaiting_input")
+
     def do_project_next(self) -> None:
         self._project(1)
 

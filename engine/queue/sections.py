@@ -30,7 +30,8 @@ Values = list[Any]  # of one row, in the order of LANE, JOB or LEADER
 class Sections:
     """What one reading found. Of two readings of one reader a section that says the same is the same object.
 
-    ``queued``: [queue, project, count]; ``running``: [project, count] of begun jobs; ``orders``: rows of worker_controls,
+    ``queued``: [queue, project, count]; ``running``: [project, count] of begun jobs; ``awaiting``: the same of nodes that wait
+    for a person; ``orders``: rows of worker_controls,
     newest first; ``events``: newest first, as :func:`engine.queue.events.shown`.
     """
 
@@ -39,6 +40,7 @@ class Sections:
     orders: list[dict[str, Any]]
     queued: list[Values]
     running: list[Values]
+    awaiting: list[Values]
     lanes: list[Values]
     jobs: list[Values]
     events: list[dict[str, Any]]
@@ -102,6 +104,13 @@ def _running_sql() -> str:
         f"select project from {family.table} where status = 'running' and started_at is not null" for family in FAMILIES
     )
     return f"select project, count(*) as n from ({begun}) r where {_OF_PROJECT} group by project order by project"
+
+
+def _awaiting_sql() -> str:
+    return (
+        "select project, count(*) as n from (select project from workflow_node_jobs where status = 'awaiting_input' "
+        f"limit {{cap}}) a where {_OF_PROJECT} group by project order by project"
+    )
 
 
 def _jobs_sql(kind: str, family: Family) -> str:
@@ -170,6 +179,7 @@ def _statement() -> str:
                 f"(select json_agg(q) from ({controls.HOLDING}) q)::text as orders",
                 lists(("queue", "project", "n"), QUEUED, "queued"),
                 lists(("project", "n"), _running_sql(), "running"),
+                lists(("project", "n"), _awaiting_sql(), "awaiting"),
                 lists(LANE, lanes_sql(kind), "lanes"),
                 lists(JOB, f"select * from ({jobs}) j order by family desc, begun, id limit {{limit}}", "jobs"),
                 f"case when k.ids = {{known}} then null else (select json_agg(q) from ({events.RECENT}) q)::text end as events",
@@ -224,6 +234,7 @@ class SectionReader:
             orders=section("orders"),
             queued=section("queued"),
             running=section("running"),
+            awaiting=section("awaiting"),
             lanes=section("lanes"),
             jobs=section("jobs"),
             events=before.events if before is not None and same_events else section("events", _events),
@@ -240,6 +251,7 @@ class SectionReader:
             orders=[events.without_bytes(row) for row in controls.all_orders(db)],
             queued=_lists(queued_sqlite(db, COUNT_CAP)),
             running=_lists(db.all(_running_sql(), **given)),
+            awaiting=_lists(db.all(_awaiting_sql(), **given)),
             lanes=_lists(db.all(lanes_sql("sqlite"), **given)),
             jobs=_lists(jobs[:JOBS_SHOWN]),
             events=events.recent(db, EVENTS_SHOWN, self._project),

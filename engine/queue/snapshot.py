@@ -26,7 +26,7 @@ def queue_view(db: Db, project: str | None = None) -> dict[str, Any]:
     """The queue as plain data; ``project`` None: all of them.
 
     Keys: ``at``; ``leader`` ({box, incarnation, last_seen_s} or None); ``projects`` [{project, queued, running,
-    capped}]; ``queued`` {(queue, project): count}; ``lanes``; ``jobs`` (running, longest first, at most 200);
+    awaiting, capped}] (awaiting: nodes that wait for a person); ``queued`` {(queue, project): count}; ``lanes``; ``jobs`` (running, longest first, at most 200);
     ``events`` (newest first, at most 50). Counts stop at 10,000 per queue and project.
     """
     found = SectionReader(project).read(db)
@@ -76,18 +76,19 @@ def queued_counts(db: Db, project: str | None, cap: int = COUNT_CAP) -> Counts:
 
 
 def projects(found: Sections, queued: Counts, project: str | None = None) -> list[dict[str, Any]]:
-    """What each project has queued and running; ``project``: only that one, whether it has anything or not."""
+    """What each project has queued, running and waiting for a person; ``project``: only that one, whether it has anything or not."""
     waiting = dict[str, list[int]]()
     for (_, of), n in queued.items():
         if project is None or of == project:
             waiting.setdefault(of, []).append(n)
-    running = dict(found.running)
-    names = {*waiting, *running, *(row[_PROJECT] for row in found.lanes)} if project is None else {project}
+    running, awaiting = dict(found.running), dict(found.awaiting)
+    names = {*waiting, *running, *awaiting, *(row[_PROJECT] for row in found.lanes)} if project is None else {project}
     return [
         {
             "project": name,
             "queued": sum(waiting.get(name, ())),
             "running": running.get(name, 0),
+            "awaiting": awaiting.get(name, 0),
             "capped": any(n >= COUNT_CAP for n in waiting.get(name, ())),
         }
         for name in sorted(names, key=str)

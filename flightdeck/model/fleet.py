@@ -25,6 +25,7 @@ class Project:
     queued: int
     running: int
     capped: bool = False  # there are more: counting stopped
+    awaiting: int = 0  # nodes that wait for a person
 
 
 @dataclass(frozen=True, slots=True)

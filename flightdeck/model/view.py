@@ -6,8 +6,9 @@ text passes ``clean``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -39,46 +40,83 @@ class _Hardware:
     limits: Limits
 
 
+REBASE_S = 60.0  # ages count from one view for so long
+APART_S = 0.5  # and no longer when the two clocks do not go together (one was set, a recording has jumped)
+
+
 class ViewReader:
-    """Reads one view after the other. Hardware hardly ever changes: of facts that say what they said before nothing is
-    read again."""
+    """Reads one view after the other, and of each only what is different. A row of a box that has a time of its own ("at")
+    and is the same object as before is not read again; of facts that say what they said before nothing is.
+
+    So that a box which did not change is the same value, too, all ages of a view count from ``mono`` (monotonic seconds), the
+    time of an earlier view: they are below zero for what is younger.
+    """
 
     def __init__(self, classes: Classes = ()) -> None:
         self.classes = classes
+        self.mono = 0.0
+        self._at: datetime | None = None  # the database's clock at that time
         self._hardware: dict[str, tuple[Mapping[str, Any], _Hardware]] = {}
+        self._boxes: dict[str, tuple[Mapping[str, Any], Box]] = {}
+        self._events: tuple[list[Mapping[str, Any]], tuple[Event, ...]] = ([], ())
 
-    def read(self, data: Mapping[str, Any]) -> View:
-        found = _view(data, self._box)
-        if len(self._hardware) > 2 * len(found.boxes) + 16:
+    def read(self, data: Mapping[str, Any], mono: float = 0.0) -> View:
+        """``mono``: when the view was read."""
+        at = moment(data.get("at"))
+        if not self._counts_on(at, mono):
+            self._at, self.mono, self._boxes = at, mono, {}
+        before, self._boxes = self._boxes, {}
+        boxes = tuple(self._box(row, at, before) for row in rows(data.get("boxes")))
+        if len(self._hardware) > 2 * len(boxes) + 16:
             self._hardware.clear()
-        return found
+        events = rows(data.get("events"))
+        if events != self._events[0]:
+            self._events = events, tuple(_event(row) for row in events)
+        return View(
+            boxes=boxes,
+            projects=tuple(
+                Project(
+                    show_project(row.get("project")),
+                    raw(row.get("project")),
+                    _int(row.get("queued")),
+                    _int(row.get("running")),
+                    bool(row.get("capped")),
+                )
+                for row in rows(data.get("projects"))
+            ),
+            events=self._events[1],
+            leader=_leader(data.get("leader", None), "leader" in data),
+            store=_store(data.get("store")),
+        )
 
-    def _box(self, row: Mapping[str, Any]) -> Box:
+    def _counts_on(self, at: datetime | None, mono: float) -> bool:
+        """Whether ages may go on counting from where they do."""
+        if at is None or self._at is None:
+            return False
+        passed_s = (at - self._at).total_seconds()
+        return 0.0 <= passed_s <= REBASE_S and abs(passed_s - (mono - self.mono)) <= APART_S
+
+    def _box(
+        self, row: Mapping[str, Any], view_at: datetime | None, before: Mapping[str, tuple[Mapping[str, Any], Box]]
+    ) -> Box:
+        name = raw(row.get("box"))
+        known = before.get(name)
+        if known is not None and known[0] is row:
+            self._boxes[name] = known
+            return known[1]
         facts = mapping(row.get("facts"))
-        known = self._hardware.get(raw(row.get("box")))
-        if known is None or known[0] != facts:
-            known = (facts, _read_hardware(clean(row.get("box"), 60), facts, self.classes))
-            self._hardware[raw(row.get("box"))] = known
-        return _box(row, known[1])
-
-
-def _view(data: Mapping[str, Any], read_box: Callable[[Mapping[str, Any]], Box]) -> View:
-    return View(
-        boxes=tuple(read_box(row) for row in rows(data.get("boxes"))),
-        projects=tuple(
-            Project(
-                show_project(row.get("project")),
-                raw(row.get("project")),
-                _int(row.get("queued")),
-                _int(row.get("running")),
-                bool(row.get("capped")),
-            )
-            for row in rows(data.get("projects"))
-        ),
-        events=tuple(_event(row) for row in rows(data.get("events"))),
-        leader=_leader(data.get("leader", None), "leader" in data),
-        store=_store(data.get("store")),
-    )
+        hardware = self._hardware.get(name)
+        if hardware is None or (hardware[0] is not facts and hardware[0] != facts):
+            hardware = (facts, _read_hardware(clean(row.get("box"), 60), facts, self.classes))
+            self._hardware[name] = hardware
+        own = moment(row.get("at"))
+        at = own or view_at
+        box = _box(
+            row, hardware[1], (self._at - at).total_seconds() if self._at is not None and at is not None else 0.0
+        )
+        if own is not None:
+            self._boxes[name] = row, box
+        return box
 
 
 @lru_cache(maxsize=1024)
@@ -101,10 +139,11 @@ def _read_hardware(box: str, facts: Mapping[str, Any], classes: Classes) -> _Har
     )
 
 
-def _box(row: Mapping[str, Any], hardware: _Hardware) -> Box:
+def _box(row: Mapping[str, Any], hardware: _Hardware, shift_s: float) -> Box:
+    """``shift_s`` is added to all ages."""
     name = clean(row.get("box"), 60)
-    jobs = tuple(_job(job, name) for job in rows(row.get("jobs")))
-    lanes = tuple(_lane(lane) for lane in rows(row.get("lanes")))
+    jobs = tuple(_job(job, name, shift_s) for job in rows(row.get("jobs")))
+    lanes = tuple(_lane(lane, shift_s) for lane in rows(row.get("lanes")))
     lanes = tuple(sorted(lanes, key=lambda lane: (_QUEUE_ORDER.get(lane.queue, 2), lane.queue, lane.project)))
     return Box(
         name=name or "?",
@@ -127,7 +166,7 @@ def _box(row: Mapping[str, Any], hardware: _Hardware) -> Box:
 _QUEUE_ORDER = {"cpu": 0, "gpu": 1}
 
 
-def _lane(row: Mapping[str, Any]) -> Lane:
+def _lane(row: Mapping[str, Any], shift_s: float) -> Lane:
     return Lane(
         queue=clean(row.get("queue"), 40),
         project=show_project(row.get("project")),
@@ -140,7 +179,7 @@ def _lane(row: Mapping[str, Any]) -> Lane:
         busy=_int(row.get("busy")),
         queued=_int(row.get("queued")),
         current_model=clean(row.get("current_model"), 60),
-        last_seen_s=number(row.get("last_seen_s")),
+        last_seen_s=_age(row.get("last_seen_s"), shift_s),
         flagged=bool(row.get("flagged")),
         exit_code=integer(row.get("last_exit_code")),
         exit_reason=clean(row.get("last_exit_reason"), 120),
@@ -150,7 +189,7 @@ def _lane(row: Mapping[str, Any]) -> Lane:
     )
 
 
-def _job(row: Mapping[str, Any], box: str) -> Job:
+def _job(row: Mapping[str, Any], box: str, shift_s: float) -> Job:
     return Job(
         id=clean(row.get("id"), 30),
         family=clean(row.get("family"), 10),
@@ -159,7 +198,7 @@ def _job(row: Mapping[str, Any], box: str) -> Job:
         name=clean(row.get("name"), 80) or "?",
         queue=clean(row.get("queue"), 40),
         box=clean(row.get("box"), 60) or box,
-        age_s=number(row.get("age_s")),
+        age_s=_age(row.get("age_s"), shift_s),
         progress_pct=number(row.get("progress_pct")),
         progress_text=clean(row.get("progress_text"), 120),
         run_id=clean(row.get("run_id"), 30),
@@ -216,6 +255,11 @@ def _store(value: object) -> str:
     if isinstance(value, Mapping):
         value = value.get("name") or value.get("url") or value.get("kind")
     return clean(value, 60)
+
+
+def _age(value: object, shift_s: float) -> float | None:
+    found = number(value)
+    return None if found is None else found + shift_s
 
 
 def _int(value: object) -> int:

@@ -103,6 +103,10 @@ def _tail(scene: Scene, level: int, store: str, frozen_s: float | None, read_onl
         parts.append([(f"{unseen} alert{'s' if unseen > 1 else ''}" if level < 2 else f"!{unseen}", "bad+b")])
     if down:
         parts.append([(f"{down} down", "bad+b")])
+    asking = sum(item.awaiting for item in deck.projects() if scene.project in (None, item.raw))
+    if asking:
+        words = f" {units.count(asking)} wait{'s' if asking == 1 else ''}{' for you' if level < 2 else ''}"
+        parts.append([("W", "key"), (words, "accent+b")])
     lanes = "" if level >= 2 else " lane" if parked == 1 else " lanes"
     parts.append([(f"{parked}{lanes} parked".rjust(9 if level >= 2 else 15), "warn" if parked else "faint")])
     if level < 3:

@@ -20,7 +20,7 @@ from flightdeck.reader import Answer, Canned
 from flightdeck.screens.jobs import JobsScreen
 from flightdeck.widgets import job_table
 from flightdeck.widgets.lines import ASCII, UNICODE, plain
-from tests.deck.fleet_data import HOSTILE, NOW, four_boxes
+from tests.deck.fleet_data import HOSTILE, NOW, four_boxes, update
 from tests.deck.jobs_data import ANSWERS, COUNTS, FAILED, LIVE, ago, answers, ended, job, job_list, waiting
 from tests.deck.piloting import fly, ledger, seen
 
@@ -68,6 +68,34 @@ def test_columns_stand_still_whatever_is_in_them(width: int) -> None:
     ids = [plain(row)[start : start + size.id].strip() for row in rows[: len(LIVE)]]
     assert ids == [one["id"] for one in LIVE]
     assert cell_len(plain(job_table.heading(width, size, "live"))) == width
+
+
+@pytest.mark.parametrize(("width", "words"), [(80, "W 2 wait "), (210, "W 2 wait for you")])
+def test_what_waits_for_a_person_is_told_on_every_page_and_one_key_away(width: int, words: str) -> None:
+    """Of the project of the tab; where nothing waits nothing is said."""
+    fleet = four_boxes()
+    asked = update(view=fleet.view() | {"projects": [
+        {"project": "p1", "queued": 1, "running": 0, "awaiting": 2}, {"project": "p2", "queued": 0, "running": 0, "awaiting": 1},
+        {"project": "p3", "queued": 0, "running": 0}]})  # fmt: skip
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        head = lambda: seen(app).split("\n")[0] + " "  # noqa: E731
+        assert " W " not in head()
+        app.take_in(asked)
+        app.flush()
+        await pilot.press("n")
+        assert words in head()
+        await pilot.press("n")
+        assert "W 1 waits" in head()
+        await pilot.press("n")
+        assert " W " not in head()
+        await pilot.press("n", "5")
+        assert "W 3 wait" in head()
+        for _ in range(2):  # the second time it is there already
+            await pilot.press("W")
+            assert page(app).status == "awaiting_input"
+
+    fly(fleet, flight, size=(width, 24), read_only=True)
 
 
 @pytest.mark.parametrize("width", [80, 120, 210])

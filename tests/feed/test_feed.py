@@ -110,7 +110,7 @@ def test_what_is_enqueued_shows_within_a_second_or_so(store: Store, db: Db, watc
 
 
 def _counted(project: str, queued: int) -> dict[str, object]:
-    return {"project": project, "queued": queued, "running": 0, "capped": False}
+    return {"project": project, "queued": queued, "running": 0, "awaiting": 0, "capped": False}
 
 
 def test_a_sample_of_the_recorder_arrives(store: Store, db: Db, watcher: Watcher) -> None:

@@ -10,6 +10,7 @@ from engine.queue.finish import Outcome, finish
 from engine.queue.lease import progress
 from engine.queue.snapshot import COUNT_CAP, queue_view
 from engine.queue.workers import beat
+from engine.snapshot import FleetView
 from engine.store import Db, Store
 from tests.queue.conftest import add_ingest, add_many, add_node, add_run, lane, take
 
@@ -35,8 +36,8 @@ def test_one_view_of_all_projects(db: Db) -> None:
     )
     view = queue_view(db)
     assert view["projects"] == [
-        {"project": "", "queued": 2, "running": 0, "capped": False},
-        {"project": "p", "queued": 1, "running": 1, "capped": False},
+        {"project": "", "queued": 2, "running": 0, "awaiting": 0, "capped": False},
+        {"project": "p", "queued": 1, "running": 1, "awaiting": 0, "capped": False},
     ]
     lanes = {(row["queue"], row["project"]): row for row in view["lanes"]}
     cpu, default = lanes["cpu", "p"], lanes["default", ""]
@@ -58,6 +59,21 @@ def test_one_view_of_all_projects(db: Db) -> None:
     mine = queue_view(db, project="p")
     assert [row["project"] for row in mine["projects"]] == ["p"] and len(mine["lanes"]) == 1
     assert mine["events"] == []
+
+
+def test_nodes_that_wait_for_a_person_are_counted_by_project(db: Db) -> None:
+    """Also of a project that has nothing else."""
+    for project, n in (("p", 2), ("", 1)):
+        run = add_run(db, project=project)
+        for number in range(n):
+            add_node(db, run, f"approve{number}", status="awaiting_input", project=project)
+    assert [(row["project"], row["awaiting"]) for row in queue_view(db)["projects"]] == [("", 1), ("p", 2)]
+    assert [(row["project"], row["awaiting"]) for row in queue_view(db, "p")["projects"]] == [("p", 2)]
+    view = FleetView()
+    assert view.read(db, {}, {})[2] and not view.read(db, {}, {})[2]
+    db.run("update workflow_node_jobs set status = 'completed' where project = 'p'")
+    found, _, changed = view.read(db, {}, {})
+    assert changed and [(row["project"], row["awaiting"]) for row in found["projects"]] == [("", 1)]
 
 
 def test_events_after_an_id_are_only_the_new_ones(db: Db) -> None:
@@ -92,7 +108,7 @@ def test_100_000_queued_rows_are_counted_up_to_a_cap(store: Store) -> None:
     with store.connect("deck", timeout_s=60) as db:
         add_many(db, 100_000)
         view = queue_view(db)
-        assert view["projects"] == [{"project": "", "queued": COUNT_CAP, "running": 0, "capped": True}]
+        assert view["projects"] == [{"project": "", "queued": COUNT_CAP, "running": 0, "awaiting": 0, "capped": True}]
         spent = []
         for _ in range(5):
             start = time.perf_counter()
