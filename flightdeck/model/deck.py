@@ -71,7 +71,7 @@ class Deck:
 
     clock: Clock
     view: View = field(default_factory=View)
-    view_mono: float = 0.0
+    view_mono: float = 0.0  # from when on the ages of the view count
     histories: dict[str, History] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
     loaded: bool = False
@@ -80,6 +80,7 @@ class Deck:
     classes: Classes = ()  # levels of a profile, before those that are known of a class of hardware
     pasts: dict[tuple[str, int], History] = field(default_factory=dict)  # longer than an hour, by box and span
     _reader: ViewReader | None = None
+    _all: tuple[View, int, tuple[Box, ...]] | None = None  # boxes(), of a view and so many histories
     _standing: tuple[View, int, tuple[int, int, int]] | None = None
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
@@ -112,28 +113,30 @@ class Deck:
                 urgent = True
             self.histories[sample.box].add(sample, update.at)
             changed.add(sample.box)
-            for (raw, _), past in self.pasts.items():
-                if raw == sample.box:
+            for span_s in SPANS_S if self.pasts else ():
+                past = self.pasts.get((sample.box, span_s))
+                if past is not None:
                     past.add(sample)  # until the database is asked again
         if update.view is not None:
-            view = self._read(update.view)
+            view, view_mono = self._read(update)
             old = {box.raw: box for box in self.view.boxes}
             if [box.raw for box in view.boxes] != list(old) or view.leader != self.view.leader:
                 urgent = True
             for box in view.boxes:
-                if box != old.get(box.raw):
+                if (known_box := old.get(box.raw)) is not box and known_box != box:
                     changed.add(box.raw)
                     urgent = urgent or box.raw not in old or _states(box) != _states(old[box.raw])
             urgent = urgent or _telling(view) != _telling(self.view)
             if not self.loaded:
                 self.loaded_mono = update.mono
-            self.view, self.view_mono, self.loaded = view, update.mono, True
+            self.view, self.view_mono, self.loaded = view, view_mono, True
         return (changed | {box.raw for box in self.boxes()} if before != update.state else changed), urgent
 
-    def _read(self, data: Mapping[str, Any]) -> View:
+    def _read(self, update: Update) -> tuple[View, float]:
+        """The view of an update, and from when on its ages count (monotonic seconds)."""
         if self._reader is None or self._reader.classes != tuple(self.classes):
             self._reader = ViewReader(tuple(self.classes))
-        return self._reader.read(data)
+        return self._reader.read(update.view or {}, update.mono), self._reader.mono
 
     def frozen_copy(self) -> Deck:
         """A still picture: its clock stands at this moment."""
@@ -149,6 +152,7 @@ class Deck:
         """Know nothing, as at the start (a replay has jumped)."""
         self.view, self.view_mono, self.loaded, self._skew = View(), 0.0, False, None
         self.histories, self.pasts, self.link = {}, {}, Link()
+        self._reader = self._all = None
 
     # -- times
 
@@ -165,7 +169,7 @@ class Deck:
         return self.clock.mono()
 
     def view_age(self) -> float:
-        """Seconds since the view was read: what its ages must be advanced by."""
+        """What the ages of the view must be advanced by, in seconds."""
         return max(0.0, self._data_mono() - self.view_mono) if self.loaded else 0.0
 
     def live_age(self) -> float | None:
@@ -176,9 +180,12 @@ class Deck:
 
     def boxes(self) -> tuple[Box, ...]:
         """Boxes of the view, then boxes that so far only sent samples."""
-        named = {box.raw for box in self.view.boxes}
-        extra = tuple(_unknown_box(raw) for raw in self.histories if raw not in named)
-        return self.view.boxes + extra
+        of = self.view, len(self.histories)  # none is ever taken out
+        if self._all is None or self._all[0] is not of[0] or self._all[1] != of[1]:
+            named = {box.raw for box in self.view.boxes}
+            extra = tuple(_unknown_box(raw) for raw in self.histories if raw not in named)
+            self._all = *of, self.view.boxes + extra
+        return self._all[2]
 
     def history(self, box: Box) -> History:
         return self.histories.get(box.raw) or _EMPTY

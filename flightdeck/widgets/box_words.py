@@ -82,7 +82,7 @@ def lane_lines(page: Page, scene: Scene, box: Box, width: int, rows: int, detail
         if details and (lane.queue == "gpu" or lane.silent(since)):
             details -= 1
             page.targets[len(page.lines)] = (0, target)
-            page.lines.append(exit_row(lane, width) if lane.silent(since) else model_row(lane, width))
+            page.lines.append(exit_row(lane, width, since) if lane.silent(since) else model_row(lane, width))
 
 
 def running_lines(page: Page, scene: Scene, box: Box, width: int, rows: int) -> None:

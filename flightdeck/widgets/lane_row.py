@@ -50,10 +50,10 @@ def model_row(lane: Lane, width: int) -> Line:
     return row.done()
 
 
-def exit_row(lane: Lane, width: int) -> Line:
+def exit_row(lane: Lane, width: int, since_view_s: float = 0.0) -> Line:
     """How a lane ended, under a lane that is down."""
     why = exit_text(lane.exit_code, lane.exit_reason) or "no heartbeat"
     row = Row(width).add("    ", "faint").add(why, "bad")
     if lane.last_seen_s is not None:
-        row.add(f"  last seen {units.ago(lane.last_seen_s)}", "dim")
+        row.add(f"  last seen {units.ago(lane.last_seen_s + since_view_s)}", "dim")
     return row.done()
