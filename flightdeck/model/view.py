@@ -81,6 +81,7 @@ class ViewReader:
                     _int(row.get("queued")),
                     _int(row.get("running")),
                     bool(row.get("capped")),
+                    _int(row.get("awaiting")),
                 )
                 for row in rows(data.get("projects"))
             ),
