@@ -87,12 +87,14 @@ def test_one_listener_too_many_is_told_to_come_again_and_all_end_with_the_servic
     service = start_service(processes, sqlite_store)
     with service.client(READ) as client, sqlite_store.connect("test") as db:
         with ExitStack() as stack:
-            for _ in range(hub.LISTENERS_MOST):
-                stream = Stream(stack.enter_context(client.stream("GET", "/events?only=changed")))
-                assert stream.answer.status_code == 200
-            assert "fleet" in stream.until(lambda told: "fleet" in told[2]["what"])[2]["what"]
+            streams = [
+                Stream(stack.enter_context(client.stream("GET", "/events?only=changed")))
+                for _ in range(hub.LISTENERS_MOST)
+            ]
+            assert {stream.answer.status_code for stream in streams} == {200}
+            streams[0].until(lambda told: "fleet" in told[2]["what"])  # it was there before the first look
             event(db, 1, "completed", "training", "", "spark")
-            assert stream.next()[0] == "changed"
+            assert {stream.next()[0] for stream in streams} == {"changed"}
             answer = client.get("/events")
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
             assert client.get("/events?only=weather").status_code == 422
