@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.telemetry import slow
 from engine.telemetry.limits import THROTTLE_LEVELS, UNKNOWN_GPU, Level, Limits
+from engine.telemetry.strip import worst_of
 from flightdeck.model import units
 from flightdeck.model.deck import Deck, Update
-from flightdeck.model.fleet import Box, show_project
+from flightdeck.model.fleet import Box, Device, show_project
 from flightdeck.model.lanes import lane_word
 from flightdeck.model.text import clean
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 POISON = frozenset({"executor_died", "trip", "lane_lost", "lease_lapsed"})
 CAUSES = {"T": "heat", "B": "power brake", "C": "cpu protection"}
 WINDOW = timedelta(seconds=60)
+MOST_MS = 1e9  # of one sample
 GONE_S = 3.0  # what is no level of a reading: so long it must be there, or gone
 LEADER_S = 5.0
 FORGOTTEN_S = 86_400.0  # a box that is silent for so long is no news
@@ -77,12 +79,41 @@ class _Episode:
     alert: Alert | None = None
 
 
+class _Held:
+    """How long one box was held back in the last minute: what each sample said, and the sums, in whole microseconds."""
+
+    def __init__(self) -> None:
+        self.rows: deque[tuple[datetime, dict[str, int]]] = deque()
+        self._sums: dict[str, tuple[int, int]] = {}  # letter: microseconds, and how many samples know it
+
+    def add(self, at: datetime, causes: Mapping[str, float]) -> None:
+        row = {letter: round(min(ms, MOST_MS) * 1000.0) for letter, ms in causes.items()}
+        self.rows.append((at, row))
+        self._count(row, 1)
+        self._forget(at)
+
+    def seconds(self, at: datetime) -> dict[str, float]:
+        self._forget(at)
+        return {letter: min(60.0, micros / 1e6) for letter, (micros, known) in self._sums.items() if known}
+
+    def _forget(self, at: datetime) -> None:
+        edge = at - WINDOW
+        while self.rows and self.rows[0][0] <= edge:
+            self._count(self.rows.popleft()[1], -1)
+
+    def _count(self, row: Mapping[str, int], sign: int) -> None:
+        for letter, micros in row.items():
+            before, known = self._sums.get(letter, (0, 0))
+            self._sums[letter] = before + sign * micros, known + sign
+
+
 class Alerts:
     """Follows one deck. The levels are those of each box's class (``Box.limits``)."""
 
     def __init__(self) -> None:
         self._episodes: dict[str, _Episode] = {}
-        self._held: dict[str, deque[tuple[datetime, dict[str, float]]]] = {}
+        self._held: dict[str, _Held] = {}
+        self._heats: dict[str, tuple[tuple[Device, ...], dict[str | int | None, Level | None]]] = {}
         self._events: int | None = None  # the newest event that was looked at
         self._runs: deque[str] = deque(maxlen=RUNS_KNOWN)
         self.all: deque[Alert] = deque(maxlen=KEPT)  # newest first
@@ -190,7 +221,7 @@ class Alerts:
                     yield f"down|{box.raw}", Finding("BOX DOWN", box.name, text)
                 continue
             for lane in box.lanes:
-                if lane_word(lane, age).text == "DOWN":
+                if lane.silent(age) and lane_word(lane, age).text == "DOWN":
                     project = f" ({lane.project})" if lane.raw_project else ""
                     text = f"{lane.queue}{project} silent for {units.age((lane.last_seen_s or 0.0) + age)}"
                     yield (
@@ -236,34 +267,38 @@ class Alerts:
             text = f"gpu {gpu.gpu_index} does not answer"
             yield f"lost|{box.raw}|{name}", Finding("GPU LOST", box.name, text, hold_s=GONE_S)
             return
-        device = next((one for one in box.devices if one.uuid and one.uuid == gpu.gpu_uuid), None)
-        device = device or next((one for one in box.devices if one.index == gpu.gpu_index), None)
-        heat = device.heat if device is not None else limits.gpu_c or UNKNOWN_GPU
+        heat = self._heat(box, gpu)
+        if _fine(gpu.temp_c, heat) and _fine(gpu.power_w, limits.power_w):
+            return  # nearly all of them are, nearly always
         if finding := _level("HOT", box.name, f"gpu {gpu.gpu_index}", gpu.temp_c, heat, " C"):
             yield f"hot|{box.raw}|{name}", finding
         if finding := _level("POWER", box.name, f"gpu {gpu.gpu_index}", gpu.power_w, limits.power_w, " W"):
             yield f"power|{box.raw}|{name}", finding
+
+    def _heat(self, box: Box, gpu: GpuSample) -> Level | None:
+        """From when on a card is hot: by what its facts say, found by its uuid or its index."""
+        devices, heats = self._heats.get(box.raw, ((), {}))
+        if devices is not box.devices:
+            heats = {one.index: one.heat for one in reversed(box.devices)}
+            heats |= {one.uuid: one.heat for one in reversed(box.devices) if one.uuid}
+            self._heats[box.raw] = box.devices, heats
+        unknown = box.limits.gpu_c or UNKNOWN_GPU
+        return heats[gpu.gpu_uuid] if gpu.gpu_uuid in heats else heats.get(gpu.gpu_index, unknown)
 
     # -- throttling: seconds of the last minute, from the samples themselves
 
     def _remember(self, sample: BoxSample) -> None:
         if sample.tier != "detail":
             return
-        held = self._held.setdefault(sample.box, deque())
-        if held and sample.at <= held[-1][0]:
+        held = self._held.setdefault(sample.box, _Held())
+        if held.rows and sample.at <= held.rows[-1][0]:
             return  # read again, by notification and from the table
-        held.append((sample.at, _causes(sample)))
-        while held and held[0][0] <= sample.at - WINDOW:
-            held.popleft()
+        held.add(sample.at, _causes(sample))
 
     def _seconds(self, box: str, at: datetime) -> dict[str, float]:
         """Per cause; a cause that no sample of the minute knows is left out."""
-        sums: dict[str, float] = {}
-        for when, causes in self._held.get(box, ()):
-            if when > at - WINDOW:
-                for letter, ms in causes.items():
-                    sums[letter] = sums.get(letter, 0.0) + ms / 1000.0
-        return {letter: min(60.0, value) for letter, value in sums.items()}
+        held = self._held.get(box)
+        return {} if held is None else held.seconds(at)
 
     # -- what happened
 
@@ -304,17 +339,17 @@ def _level(word: str, box: str, what: str, value: float | None, level: Level | N
     return Finding(word, box, text, value >= level.hot, level.hold_s)
 
 
+def _fine(value: float | None, level: Level | None) -> bool:
+    return level is None or value is None or value < level.clear
+
+
 def _causes(sample: BoxSample) -> dict[str, float]:
     """Milliseconds per cause of one sample, the worst GPU speaking for the box; unknown causes are left out."""
     thermal = sample.thermal_ms
     if not units.known(thermal):
-        thermal = _worst(value for gpu in sample.gpus for value in (gpu.sw_thermal_ms, gpu.hw_thermal_ms))
-    found = {"T": thermal, "B": _worst(gpu.hw_brake_ms for gpu in sample.gpus), "C": sample.cpu_throttle_ms}
+        thermal = worst_of([value for gpu in sample.gpus for value in (gpu.sw_thermal_ms, gpu.hw_thermal_ms)])
+    found = {"T": thermal, "B": worst_of([gpu.hw_brake_ms for gpu in sample.gpus]), "C": sample.cpu_throttle_ms}
     return {letter: max(0.0, float(ms)) for letter, ms in found.items() if ms is not None and units.known(ms)}
-
-
-def _worst(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None and units.known(value)), default=None)
 
 
 def _number(value: Any) -> int | None:
