@@ -86,7 +86,7 @@ def note_line(found: JobList, where: str, width: int) -> Line:
     """What the list holds, and what it does not: said, not guessed."""
     many = f"{len(found.jobs)} {'job' if len(found.jobs) == 1 else 'jobs'}"
     if found.more:
-        many = f"the first {len(found.jobs)}, more behind them" + ("" if found.next_page else ": narrow by /")
+        many = f"the first {len(found.jobs)}, more behind" + ("" if found.next_page else ": narrow by /")
     row = Row(width).add(f"  {many}", "text").add(f"   {where}", "dim")
     row.add(f"   {sort_words(found.status, found.sort)}", "dim")
     if not found.whole:

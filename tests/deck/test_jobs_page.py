@@ -14,7 +14,7 @@ from engine.queue.browse import SORTS as ENGINE_SORTS
 from engine.store import Db
 from flightdeck.app import FlightDeckApp
 from flightdeck.frame import render_frame
-from flightdeck.model.jobs import SORTS, STATUSES, Count, read_counts, read_job, read_jobs
+from flightdeck.model.jobs import SORTS, STATUSES, Count, read_counts, read_job, read_jobs, sort_words
 from flightdeck.questions import QUESTIONS
 from flightdeck.reader import Answer, Canned
 from flightdeck.screens.jobs import JobsScreen
@@ -68,6 +68,19 @@ def test_columns_stand_still_whatever_is_in_them(width: int) -> None:
     ids = [plain(row)[start : start + size.id].strip() for row in rows[: len(LIVE)]]
     assert ids == [one["id"] for one in LIVE]
     assert cell_len(plain(job_table.heading(width, size, "live"))) == width
+
+
+@pytest.mark.parametrize("status", [name for name, _ in STATUSES])
+def test_an_order_is_told_as_it_is(status: str) -> None:
+    """Lists of what has ended are in the order of enqueuing, whatever stands in the column "ended"."""
+    for sort in ENGINE_SORTS[status]:
+        words = sort_words(status, sort)
+        assert words and "newest" not in words
+        assert ("enqueued" in words) == (sort == "newest" and status != "running")
+    row = plain(
+        job_table.note_line(read_jobs(job_list(FAILED * 100, status, sort="newest", more=True)), "all projects", 80)
+    )
+    assert sort_words(status, "newest") in row and "~" not in row
 
 
 @pytest.mark.parametrize(("width", "words"), [(80, "W 2 wait "), (210, "W 2 wait for you")])
@@ -191,7 +204,7 @@ def test_pages_go_back_in_time_and_to_the_newest() -> None:
 
     async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
         await pilot.press("2", "shift+tab", "shift+tab", "shift+tab", "shift+tab")
-        assert page(app).status == "failed" and "more behind them" in seen(app)
+        assert page(app).status == "failed" and "more behind" in seen(app)
         await pilot.press("greater_than_sign")
         assert database.last()["after"] == {"node": "99", "ingest": "98"}
         assert "older page" in seen(app)
@@ -208,7 +221,7 @@ def test_what_a_list_leaves_out_is_said() -> None:
     """D25: never a guess."""
     found = read_jobs(job_list(LIVE, more=True, whole=False, looked=10_000))
     text = plain(job_table.note_line(found, "all projects", 120))
-    assert f"the first {len(LIVE)}, more behind them: narrow by /" in text and "looked through 10,000 rows only" in text
+    assert f"the first {len(LIVE)}, more behind: narrow by /" in text and "looked through 10,000 rows only" in text
 
 
 def test_run_next_needs_no_typing_and_a_failed_job_runs_again() -> None:
