@@ -16,6 +16,7 @@ import pytest
 import engine
 from engine import config
 from engine.errors import ConfigError
+from engine.queue import events
 from engine.store import Db, Store
 from flightdeck import lifeline, up
 from tests.demo.terminal import Terminal
@@ -131,6 +132,8 @@ def test_q_asks_what_becomes_of_the_box(
             eventually(lambda: fate()[0] == "running", 60)
             line.close()
     assert fate() == ("queued", 0, 0)
+    told = next(event["text"] for event in events.recent(db) if event["type"] == "requeued")
+    assert told.endswith("requeued (lane stopped it): the lane was told to stop at once"), told
     log = (run_dir / "log" / "lane-default.log").read_text()
     assert " INFO " in log and "starts on" in log, "a deck on the screen makes the lanes no quieter"
 

@@ -263,7 +263,9 @@ def test_sigterm_past_its_grace_gives_the_jobs_back(store: Store, db: Db, proces
     gone(pid)
     back = row(db, job)
     assert (back["status"], back["is_priority"], back["watchdog_retries"], back["losses"]) == ("queued", True, 0, 0)
-    assert (history(db, job)[0]["cause"], back["claimed_by"]) == ("drain", None)
+    event = history(db, job)[0]
+    assert (event["cause"], event["detail"]["reason"]) == ("drain", "the lane was stopped and its grace is over")
+    assert back["claimed_by"] is None
 
 
 def test_a_second_lane_waits_and_takes_over(store: Store, db: Db, processes: Processes) -> None:
