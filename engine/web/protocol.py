@@ -106,7 +106,6 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._phase = Phase.HEAD
         self._deadline = self.loop.time() + self.crowd.head_s
-        self._stalled_at: float | None = None
         self._raw = 0  # bytes of the head at hand
         self._verdict: tuple[int, str] | None = None
         self._last = False  # no further request after this one
@@ -115,6 +114,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         sock: socket.socket = transport.get_extra_info("socket")
         if sock.family in (socket.AF_INET, socket.AF_INET6):
+            # The kernel ends what takes nothing, or is not there any more.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1000, int(self.crowd.body_s * 1000)))
 
@@ -134,13 +134,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def look_at_clock(self, now: float) -> None:
         """Called several times a second: close what is late."""
-        if self._stalled_at is not None:
-            if now - self._stalled_at > self.crowd.body_s:
-                self.crowd.count("clients that did not read their answer")
-                self.transport.abort()
-        elif now <= self._deadline:
+        if now <= self._deadline:
             return
-        elif self._phase is Phase.HEAD and not self._answering():
+        if self._phase is Phase.HEAD and not self._answering():
             self.crowd.count(f"heads that were not whole within {self.crowd.head_s:g} s")
             if self._raw:
                 self._turn_away(408, f"the head of the request was not whole within {self.crowd.head_s:g} s")
@@ -208,16 +204,6 @@ class GuardedProtocol(HttpToolsProtocol):
         status, detail = self._verdict or (400, "this is no HTTP request")
         self.crowd.count("requests that were no HTTP" if status == 400 else "heads that were too long")
         self._turn_away(status, detail)
-
-    # What the transport says
-
-    def pause_writing(self) -> None:
-        self._stalled_at = self.loop.time()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self._stalled_at = None
-        super().resume_writing()
 
     def _begin_head(self) -> None:
         self._phase = Phase.HEAD

@@ -11,13 +11,15 @@ from urllib.parse import urlsplit
 
 import httpx
 import psycopg
+import pytest
+from starlette.types import Receive, Scope, Send
 
 from engine.store import Store
 from engine.store.migrate import migrate
 from engine.web.settings import WebSettings
 from tests.support import eventually
 from tests.web.conftest import OPERATE, Service, threaded
-from tests.web.sockets import answer, connected, head, rest
+from tests.web.sockets import answer, connected, head, parsed, rest
 
 BODY = json.dumps({"payload": {"steps": 1}}).encode()
 
@@ -169,3 +171,32 @@ def test_a_server_that_starts_before_its_database(pg_empty_url: str, web_setting
         migrate(store)
         eventually(lambda: client.get("/healthz").status_code == 200, what="the schema is seen")
         assert client.get("/jobs").json()["total"] == 0
+
+
+@pytest.mark.parametrize("midway", [False, True])
+def test_a_bug_shows_no_trace_to_clients(
+    sqlite_store: Store, web_settings: WebSettings, caplog: pytest.LogCaptureFixture, midway: bool
+) -> None:
+    """The log has it, under the id that the client was told."""
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        if midway:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"some", "more_body": True})
+        raise RuntimeError("the secret plan")
+
+    with threaded(sqlite_store, web_settings) as server:
+        server.app.mount("/broken", broken)
+        with connected(server.port) as sock:
+            sock.sendall(head("GET", "/broken/x", "X-Request-ID: that-one", "Connection: close"))
+            said = rest(sock)
+    told = parsed(said)
+    assert b"secret" not in said
+    assert b"Traceback" not in said
+    if midway:
+        assert not said.endswith(b"0\r\n\r\n")  # it is seen to be cut off
+    else:
+        assert told.status == 500
+        assert told.json()["request_id"] == told.headers["x-request-id"] == "that-one"
+    assert "the secret plan" in caplog.text
+    assert "that-one" in caplog.text
