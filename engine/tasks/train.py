@@ -5,6 +5,7 @@ It fits a line to made-up points by gradient descent, so the loss falls step by 
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Protocol
 
@@ -53,12 +54,13 @@ def train(ctx: Reports, **args: Any) -> dict[str, Any]:
     The same arguments give the same result on every machine. Reports progress; stops early when it is cancelled.
     """
     steps, delay_s, samples = check_args(args)
-    # The sums are all that gradient descent needs, so a step costs the same however many samples there are.
+    # The sums are all that gradient descent needs, so a step costs the same however many samples there are. They are
+    # exact ones: the plain sum() of one release of Python is not that of the next.
     xs = [2.0 * i / samples - 1.0 for i in range(samples)]
     ys = [3.0 * x - 1.0 + 0.1 * noise for x, noise in zip(xs, _noise(samples), strict=True)]
-    x1, y1 = sum(xs) / samples, sum(ys) / samples
-    x2, y2 = sum(x * x for x in xs) / samples, sum(y * y for y in ys) / samples
-    xy = sum(x * y for x, y in zip(xs, ys, strict=True)) / samples
+    x1, y1 = math.fsum(xs) / samples, math.fsum(ys) / samples
+    x2, y2 = math.fsum(x * x for x in xs) / samples, math.fsum(y * y for y in ys) / samples
+    xy = math.fsum(x * y for x, y in zip(xs, ys, strict=True)) / samples
     weight = bias = 0.0
     every = -(-steps // CURVE)
     curve: list[float] = []
