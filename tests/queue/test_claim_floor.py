@@ -128,7 +128,7 @@ def test_claims_stay_cheap_while_somebody_holds_an_old_snapshot(db: Db, queue: s
     shape = (worker.family, False, False, False, 8, True, True)
     given = {
         "ids": [1], "tokens": [1], "outcomes": ["completed"], "outputs": [None], "errors": [None], "elapsed": [0.1],
-        "exits": [None], "details": ["{}"], "box": "b1", "lane": queue, "owner": worker.owner,
+        "exits": [None], "details": ["{}"], "finals": [False], "box": "b1", "lane": queue, "owner": worker.owner,
     }  # fmt: skip
     for sql in (
         claim_statement(*shape),

@@ -153,7 +153,7 @@ def test_finish_and_claim_in_one_statement_go_by_index(pg_store: Store) -> None:
         add_many(db, 20_000)
         given = {
             "ids": [1, 2], "tokens": [1, 1], "outcomes": ["completed"] * 2, "outputs": ["{}"] * 2, "errors": [None] * 2,
-            "elapsed": [0.1] * 2, "exits": [None] * 2, "details": ["{}"] * 2, "box": "b1", "lane": "default",
+            "elapsed": [0.1] * 2, "exits": [None] * 2, "details": ["{}"] * 2, "finals": [False] * 2, "box": "b1", "lane": "default",
             "owner": worker.owner,
         }  # fmt: skip
         plans = [
