@@ -14,6 +14,7 @@ LATE_S = 0.3  # a receipt that takes longer: the link is slow, and no frame leav
 SLOW_S = 0.1  # one that took longer: each frame is asked for, and few bytes are sent ahead, ...
 QUICK_RATE = 16_384.0  # ... until one proves so many bytes a second
 AHEAD_BYTES = 1024  # a quarter of a second at 4 kB/s; a quick link is asked once for as many
+SLOW_AHEAD_BYTES = 256  # behind a question on a slow one: then nothing more until its receipt
 SILENT_S = 5.0  # who has not given a first receipt by then gives none
 LOST_S = 30.0  # one that was always given and does not come: the terminal is another one, perhaps
 
@@ -64,7 +65,7 @@ class Receipts:
         """Whether so much is still under way that nothing should follow."""
         if not self.given or self.asked is None:
             return False
-        return now - self.asked >= LATE_S or (self.slow and self._ahead >= AHEAD_BYTES)
+        return now - self.asked >= LATE_S or (self.slow and self._ahead >= SLOW_AHEAD_BYTES)
 
     def given_up(self, now: float) -> bool:
         """A receipt that will not come: once True, then the next question may be asked, or none ever."""

@@ -12,7 +12,7 @@ import pytest
 
 from flightdeck.term import outlet as module
 from flightdeck.term.outlet import PAD, QUESTION, RENEW, Outlet
-from flightdeck.term.receipts import AHEAD_BYTES, LATE_S, LOST_S, SILENT_S, SLOW_S, Reader, Receipts
+from flightdeck.term.receipts import AHEAD_BYTES, LATE_S, LOST_S, SILENT_S, SLOW_AHEAD_BYTES, SLOW_S, Reader, Receipts
 from tests.support import eventually
 
 
@@ -248,7 +248,7 @@ def test_little_is_sent_ahead_of_a_question_on_a_slow_link() -> None:
     answers.came(1.0)
     answers.ask(2.0)
     assert not answers.late(2.0)
-    answers.sent(AHEAD_BYTES)
+    answers.sent(SLOW_AHEAD_BYTES)
     assert answers.late(2.0)
     answers.came(2.01)
     assert not answers.late(2.01)
