@@ -233,7 +233,7 @@ def _text(
             "error": _plain(error),
             "attempt": attempt,
             "max_attempts": max_attempts,
-            "progress": progress,
+            "progress": 100.0 if status == "completed" else progress,  # the last report may have come with the end
             "created_at": moment(created),
             "started_at": moment(started),
             "finished_at": moment(finished),

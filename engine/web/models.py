@@ -115,7 +115,7 @@ class Job(BaseModel):
     error: str | None = Field(description="Why it failed, was cancelled, or (while queued) is tried again.")
     attempt: int = Field(ge=0, description="How often it has been begun.")
     max_attempts: int
-    progress: float | None = Field(description="0 to 100, as the task reports it; null: nothing reported.")
+    progress: float | None = Field(description="0 to 100, as the task reports it; null: nothing reported. Of a job that has succeeded 100.")
     created_at: Moment | None
     started_at: Moment | None
     finished_at: Moment | None

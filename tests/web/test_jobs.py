@@ -73,7 +73,12 @@ def test_a_job_from_its_submission_to_its_result(app_client: TestClient, db: Db)
     end(db, held, output_json='{"loss": 0.25}', elapsed_s=1.5)
     over = app_client.get(f"/jobs/{job['id']}").json()
     assert set(over) == JOB_KEYS
-    assert (over["status"], over["result"], over["error"]) == ("succeeded", {"loss": 0.25}, None)
+    assert (over["status"], over["result"], over["error"], over["progress"]) == (
+        "succeeded",
+        {"loss": 0.25},
+        None,
+        100.0,
+    )
     assert over["finished_at"] >= over["started_at"] >= over["created_at"]
 
 
