@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from engine.errors import BadInput
 from engine.queue import controls
 from engine.store import Db, Store
-from engine.web.page import views
+from engine.web.page import render, views
 from engine.web.page.jobs import after_of
 from engine.web.page.posted import local_path
 from engine.web.settings import WebSettings
@@ -189,6 +189,24 @@ def test_hostile_names_are_text_and_nothing_else(quick: TestClient, sqlite_store
             assert link.startswith(("/", "#")) and not link.startswith("//")
         shown = found.text.replace("\n", "")
         assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")]
+
+
+def test_no_text_does_more_than_be_read() -> None:
+    shown = (
+        render.environment().from_string("{{ a }}|{{ b }}|{{ c }}").render(a="\u202egpj\x1b[31m", b="a\n\x07b", c=None)
+    )
+    assert shown == "?gpj?[31m|a\n?b|"
+
+
+def test_an_order_names_an_odd_name_exactly(quick: TestClient, rows: Db) -> None:
+    odd = "zero\u200bwidth \u202e<b>"
+    lane(rows, odd, odd, odd)
+    for action in ("park", "resume"):
+        form = ask(quick, action=action, box=odd, queue=odd).fields(action=action)
+        post(quick, "/page/order", [*form, ("policy", "drain")])
+        wanted = {"box": odd, "queue": odd, "project": odd, "desired": "off" if action == "park" else "on"}
+        assert rows.one("select box, queue, project, desired from worker_controls where box <> 'kite'") == wanted
+        quick.app.state.looks.forget()  # type: ignore[attr-defined]
 
 
 # -- park and resume

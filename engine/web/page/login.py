@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from engine.web.page.posted import local_path, read_form, same_site, text_of
+from engine.web.page.posted import local_path, read_form, text_of
 from engine.web.page.render import render, sessions_of
 from engine.web.page.routes import PageRoute, Refused
 from engine.web.sessions import COOKIE, LASTS_S, tidy_name
@@ -28,7 +28,6 @@ def login_form(request: Request) -> Response:
 @router.post("/login")
 async def login(request: Request) -> Response:
     """Take a token and give a cookie for it. A wrong one: one line, after a comparison that tells nothing by its time."""
-    same_site(request)
     fields = await read_form(request)
     keeper = request.app.state.keeper
     back, name = local_path(text_of(fields, "next")), text_of(fields, "name")
@@ -51,7 +50,6 @@ async def login(request: Request) -> Response:
 @router.post("/logout")
 async def logout(request: Request) -> Response:
     """Forget the cookie. It is worthless to nobody but this browser, so that no form token is asked for."""
-    same_site(request)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import Request
 
@@ -34,19 +34,11 @@ def text_of(fields: Fields, name: str) -> str:
     return (fields.get(name) or [""])[0]
 
 
-def same_site(request: Request) -> None:
-    """Refuse what a browser sends for a page of somebody else's. Raises Refused."""
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    foreign = site not in (None, "same-origin", "none")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
-        foreign = True
-    if foreign:
-        raise Refused("a page of another site may not do this")
-
-
 def check_form(request: Request, fields: Fields) -> str:
-    """Who sends this form, as an audit row names them. Raises Refused: not allowed, another site's, or too old."""
-    same_site(request)
+    """Who sends this form, as an audit row names them. Raises Refused: not allowed, or no form of ours, or too old.
+
+    What a browser sends for another site does not come so far (engine/web/access.py).
+    """
     access = request.state.access
     if access.level != "operate":
         raise Refused("this token may look, not change anything")

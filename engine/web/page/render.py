@@ -47,6 +47,10 @@ def moment(value: object) -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else ""
 
 
+class Exact(str):
+    """A text that goes back to us as it is, in a hidden field: a name that an order must write."""
+
+
 def finish(value: object) -> object:
     """What an expression in a template comes to: None is nothing, and no text, filtered or not, does more than be read."""
     if value is None:
@@ -90,6 +94,7 @@ def environment() -> Environment:
         "clock": clock,
         "moment": moment,
         "code": with_code,
+        "exact": Exact,
     }
     found.globals["nav"] = NAV
     found.globals["version_of"] = version_of
