@@ -405,7 +405,11 @@ def test_lost_database_is_told_and_comes_back_by_itself() -> None:
         assert "beelink" in text
         await pilot.press("down", "j", "l")
         assert app.scene.cursor.box == "spark"
-        clock.pass_by(30.0)
+        clock.pass_by(5.0)
+        app.tick()
+        await pilot.pause()
+        assert "next try now" in seen(app)
+        clock.pass_by(25.0)
         app.take_in(update(mono=MONO + 38, view=fleet.view()))
         app.flush()
         await pilot.pause()
