@@ -42,6 +42,7 @@ DEFAULTS: Mapping[str, Any] = {
     "max_offline": 1800.0,
     "affinity_max_wait_s": 600.0,
     "model_idle_seconds": 60.0,  # a model that no job has used for so long is dropped, and its GPU let go
+    "gpu_turn_seconds": 600.0,  # a GPU for which another lane of the box waits is let go after so long; 0: never
     "gpu_reserve_mb": 512.0,  # of a device's memory, what models may not take; eightfold where it is the system's own
     "device_look_seconds": 10.0,  # how long the driver may take to say which GPUs there are
     "watchdog_retries_cap": 3,

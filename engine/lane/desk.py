@@ -40,6 +40,7 @@ class Desk:
     def turn(self, claiming: bool, ready: bool, waiting: Sequence[str | None]) -> bool:
         """A turn of the loop. ``waiting``: models of claimed jobs that wait for a slot. True: the keeper should look."""
         self.errands.tick(claiming, ready)
+        self.errands.step_aside()
         return self.locks.want(self.gpus.wanted(claiming, waiting)) or self._letters.full
 
     def peek(self, db: Db, slots: Sequence[Slot]) -> None:

@@ -15,6 +15,8 @@ from engine.queue.models import ModelOrder
 from engine.queue.workers import Worker
 from engine.store import Db
 
+NOBODYS = 0  # the number of an order that no operator gave
+
 
 @dataclass
 class _Errand:
@@ -89,6 +91,12 @@ class Errands:
                 self._unload(errand)
             else:
                 self._load(errand)
+
+    def step_aside(self) -> None:
+        """Have models dropped that keep a device from another lane whose turn it is."""
+        for slot in self._gpus.idle_models():
+            slot.errand = NOBODYS
+            self._crew.tell(slot, "unload", model=slot.model, order=NOBODYS)
 
     def answered(self, slot: Slot, order_id: int, text: str) -> None:
         """An executor says what came of it."""

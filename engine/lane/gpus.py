@@ -17,6 +17,7 @@ class Locks(Protocol):
 
     def state(self, key: str | None) -> str | None: ...
     def ours(self, key: str | None) -> bool: ...
+    def yields(self, key: str | None) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Gpus:
         return replace(ask, slots=slots, models=models) if slots else None
 
     def _ours(self, slot: Slot) -> bool:
-        return self.locks.ours(slot.device.key)
+        """Its device is ours, and not to be let go for another lane's turn."""
+        return self.locks.ours(slot.device.key) and not self.locks.yields(slot.device.key)
 
     def _one_of_each(self, slots: Sequence[Slot]) -> list[Slot]:
         """One slot of each device that several share and whose memory is known; all others."""
@@ -167,7 +169,11 @@ class Gpus:
         keys = {slot.device.key for slot in self.slots if slot.occupies}
         for model in waiting:
             keys |= {slot.device.key for slot in self.slots if not model or model in self.capacity(slot)}
-        return {key for key in keys if key} | self._sought
+        return {key for key in keys if key} | {key for key in self._sought if not self.locks.yields(key)}
+
+    def idle_models(self) -> list[Slot]:
+        """Slots whose model stands in the way of letting their device go to another lane: nothing runs there."""
+        return [slot for slot in self.slots if slot.idle and slot.model and self.locks.yields(slot.device.key)]
 
     # --- what others see ---
 

@@ -9,6 +9,7 @@ import pytest
 from engine import config
 from engine.lane import device_lock
 from engine.lane.device_lock import ASKED, HELD, SHARED, WAITING, DeviceLocks
+from engine.queue import operate
 from engine.store import Store
 from tests.fakes.gpus import Gpus, card
 from tests.lane.fleet import stop
@@ -94,6 +95,44 @@ def test_a_device_without_a_name_cannot_be_locked_and_is_free(sqlite_store: Stor
     assert not side.locks.want(["GPU-unheard-of"]), "only devices of this lane"
 
 
+@pytest.fixture
+def quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    config.configure(gpu_turn_seconds=0.001)
+    monkeypatch.setattr(device_lock, "LOOK_S", 0.0)
+
+
+def test_a_turn_ends_when_another_lane_waits_and_not_before(store: Store, quick_turns: None) -> None:
+    one, two = Side(store), Side(store)
+    assert one.wants(KEY) == HELD and one.tend() == HELD
+    assert not one.locks.yields(KEY), "nobody waits"
+    assert two.wants(KEY) == WAITING and not two.locks.yields(KEY)
+    eventually(lambda: one.tend() == HELD and one.locks.yields(KEY), what="its turn is over")
+    assert one.locks.ours(KEY) and one.news == 2, "what runs there may end"
+    assert two.wants() is None
+    eventually(lambda: one.tend() == HELD and not one.locks.yields(KEY), what="the other waits no longer")
+    assert two.wants(KEY) == WAITING
+    eventually(lambda: one.tend() == HELD and one.locks.yields(KEY))
+    one.wants()
+    assert one.wants(KEY) == ASKED, "the other comes first, who may be slow to notice"
+    assert two.tend() == HELD and not two.locks.yields(KEY)
+
+
+def test_who_waited_and_is_gone_ends_no_turn(store: Store, quick_turns: None) -> None:
+    one, two = Side(store), Side(store)
+    assert (one.wants(KEY), two.wants(KEY)) == (HELD, WAITING)
+    eventually(lambda: one.tend() == HELD and one.locks.yields(KEY))
+    two.locks.release()
+    two.db.close()
+    eventually(lambda: one.tend() == HELD and not one.locks.yields(KEY))
+
+
+def test_without_turns_a_lane_keeps_its_device(store: Store, quick_turns: None) -> None:
+    config.configure(gpu_turn_seconds=0)
+    one, two = Side(store), Side(store)
+    assert (one.wants(KEY), two.wants(KEY)) == (HELD, WAITING)
+    assert (one.tend(), one.tend()) == (HELD, HELD) and not one.locks.yields(KEY)
+
+
 # --- real lanes ---
 
 QUICK = {"FLIGHTDECK_MODEL_IDLE_SECONDS": "0.4"}
@@ -143,6 +182,33 @@ def test_two_projects_on_one_gpu_never_run_at_once_and_take_turns(
         done(db, back)
         assert overlaps(diary) == []
         eventually(lambda: device_of(db, "one").get("lock") is None, what="the device is let go on the idle unload")
+        stop(first)
+        stop(second)
+
+
+def test_a_lane_that_always_has_jobs_lets_another_project_have_its_turn(
+    pg_store: Store, processes: Processes, tmp_path: Path
+) -> None:
+    """Its model stays warm for the next job, so it never let the GPU go: the other project waited for ever."""
+    gpus, diary = Gpus(tmp_path, card()), Diary(tmp_path)
+    turns = {"FLIGHTDECK_GPU_TURN_SECONDS": "0.2"}
+    with pg_store.connect("test") as db:
+        first = gpu_lane(processes, pg_store, diary, gpus, {"alpha": 1}, project="one", env=turns)
+        go = tmp_path / "go"
+        put(db, "alpha", project="one", go=str(go))
+        eventually(lambda: diary.lines("begin"), what="the first project's job")
+        for _ in range(300):
+            put(db, "alpha", project="one", seconds=0.1)
+        second = gpu_lane(processes, pg_store, diary, gpus, {"beta": 1}, project="two", env=turns)
+        theirs = put(db, "beta", project="two")
+        eventually(lambda: device_of(db, "two").get("lock") == "waiting", what="the second lane waits")
+        go.touch()
+        done(db, theirs)
+        left = "select count(*) from workflow_node_jobs where project = 'one' and status = 'queued'"
+        assert db.value(left) > 0, "the first was not done"
+        eventually(lambda: diary.said("load")[:3] == ["load alpha", "load beta", "load alpha"], what="and goes on")
+        assert overlaps(diary) == []
+        operate.cordon(db, box="b1", project="one")
         stop(first)
         stop(second)
 

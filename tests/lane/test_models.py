@@ -122,6 +122,9 @@ class Locks:
     def ours(self, key: str | None) -> bool:
         return key is None or self.state(key) == "held"
 
+    def yields(self, key: str | None) -> bool:
+        return False
+
 
 def slot(index: int, tmp_path: Path, device: Device = UNKNOWN, kind: str = "any", model: str | None = None) -> Slot:
     made = Slot(index, Spec("b1", "b1/gpu/0", "0", tmp_path, tmp_path, {}), kind=kind, device=device)
