@@ -24,7 +24,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--disable-extensions",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
-    "--disable-dev-shm-usage", "--remote-debugging-pipe",
+    "--disable-dev-shm-usage",
 )  # fmt: skip
 _EXEC = "import os, sys; r, w = int(sys.argv[1]), int(sys.argv[2]); os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
 ANSWER_S = 60.0
@@ -227,7 +227,7 @@ def browser(program: str | None = None) -> Iterator[Browser]:
     with tempfile.TemporaryDirectory(prefix="flightdeck-browser-", ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
             [
-                sys.executable, "-c", _EXEC, str(theirs_read), str(theirs_write), found, *FLAGS,
+                sys.executable, "-c", _EXEC, str(theirs_read), str(theirs_write), found, *FLAGS, "--remote-debugging-pipe",
                 f"--user-data-dir={profile}", "about:blank",
             ],
             pass_fds=(theirs_read, theirs_write),

@@ -1,4 +1,4 @@
-"""Pictures of the deck, drawn from a recording: what the README shows.
+"""Pictures of the deck and of the page, drawn from a recording: what the README shows.
 
 ``python -m screenshots.make [--only NAME]`` plays ``demo.jsonl.gz`` to its end and writes SVG here, and PNG when a Chromium
 is installed (simpler renderers ignore the text widths and misplace every column). ``--record 60`` first records a fresh
@@ -26,12 +26,13 @@ from flightdeck.frame import Shot, render_frames
 from flightdeck.record import Recorder
 from flightdeck.recording import Recording, Writer
 from flightdeck.replay import BASE
+from screenshots import page
+from screenshots.browser import FLAGS, find_browser
 
 HERE = Path(__file__).resolve().parent
 WARM_S = 400.0  # so long the demo runs before it is recorded: jobs have ended, the GPUs are hot
 RECORDING = HERE / "demo.jsonl.gz"
 FONT = "'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace"
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # name: (size, theme, what is on it, kept as). PNG where a page of the documents shows it: pictures are large.
 PICTURES: dict[str, tuple[tuple[int, int], str, Shot, str]] = {
@@ -64,6 +65,7 @@ def main() -> None:
                 shot = Shot("job", {"job_id": longest_job(updates[0])})
             found = render_frames(updates, {"": shot}, size, theme, store_name="demo", read_only=False, answers=answers)
             write(options.to / f"{name}.svg", found[""].svg, forms.split())
+    page.draw(updates[0], options.to, options.only)
 
 
 def longest_job(update: FeedUpdate) -> str:
@@ -135,7 +137,7 @@ def write(path: Path, svg: str, forms: Sequence[str] = ("svg", "png")) -> None:
 
 def picture(path: Path, svg: str) -> None:
     """The PNG of an SVG file, beside it."""
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    browser = find_browser()
     if browser is None:
         print(f"{path.with_suffix('.png')}: no Chromium found, not drawn")
         return
@@ -145,15 +147,7 @@ def picture(path: Path, svg: str) -> None:
         subprocess.run(
             [
                 browser,
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-                "--hide-scrollbars",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
+                *FLAGS,
                 f"--user-data-dir={profile}",
                 f"--window-size={size}",
                 f"--screenshot={path.with_suffix('.png')}",

@@ -105,10 +105,10 @@ def box_facts(db: Db) -> dict[str, BoxFacts]:
         "select box, machine_id, description, cpu_model, cores, mem_mb, gpus, driver, kernel, simulated "
         "from boxes order by box"
     )
-    return {row["box"]: BoxFacts(**(row | {"gpus": _gpu_facts(row["gpus"])})) for row in rows}
+    return {row["box"]: BoxFacts(**(row | {"gpus": gpu_facts(row["gpus"])})) for row in rows}
 
 
-def _gpu_facts(value: Any) -> tuple[GpuFacts, ...]:
+def gpu_facts(value: Any) -> tuple[GpuFacts, ...]:
     """From the JSON of any program: what is no list of objects with an index is left out."""
     known = set(GpuFacts.__dataclass_fields__)
     return tuple(
