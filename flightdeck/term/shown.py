@@ -80,8 +80,8 @@ class Shown(App[int], metaclass=_AppType):
 
     def output_flows(self, whole: bool) -> None:
         """The terminal has shown what was sent: now what changed since. ``whole``: nobody knows what stands there."""
-        missing, self._missing = self._missing, {}
-        if whole or self.repaint_due or set(missing) - {self.screen}:
+        missing, self._missing = self._missing.get(self.screen), {}  # another screen is drawn whole when it is on top
+        if whole or self.repaint_due:
             self.repaint_due = False
             self.painter.forget()
             self.draw_now()
@@ -89,5 +89,5 @@ class Shown(App[int], metaclass=_AppType):
             return
         self.painter.release()
         if missing:
-            self.screen._compositor._dirty_regions.update(missing[self.screen])
+            self.screen._compositor._dirty_regions.update(missing)
             self.screen._compositor_refresh()

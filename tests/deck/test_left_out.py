@@ -48,6 +48,8 @@ def placed(app: FlightDeckApp) -> LineView:
 
 
 def sent_by(app: FlightDeckApp, monkeypatch: pytest.MonkeyPatch) -> list[RenderableType]:
+    """The frames that leave, from now on; the size stays."""
+    monkeypatch.setattr(app, "look_at_size", lambda: None)
     sent: list[RenderableType] = []
     monkeypatch.setattr(app, "_send", lambda screen, frame: None if frame is None else sent.append(frame))
     return sent
@@ -92,5 +94,25 @@ def test_a_page_that_was_left_out_is_drawn_whole(late: Outlet, monkeypatch: pyte
         app.output_flows(False)
         await until(pilot, lambda: sent)
         assert isinstance(sent[0], LayoutUpdate)
+
+    fly(four_boxes(), flight)
+
+
+def test_what_a_page_missed_is_forgotten_when_another_is_on_top(late: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is drawn whole when somebody comes back to it."""
+
+    async def flight(app: FlightDeckApp, pilot: Pilot[int]) -> None:
+        sent = sent_by(app, monkeypatch)
+        app.outlet = late
+        placed(app).refresh(Region(3, 0, 5, 1))
+        await until(pilot, lambda: app._missing)
+        late.answered()
+        await pilot.press("2")
+        await until(pilot, lambda: any(isinstance(frame, LayoutUpdate) for frame in sent))
+        drawn = len(sent)
+        app.output_flows(False)
+        assert len(sent) == drawn and not app._missing and not app.repaint_due
+        await pilot.press("escape")
+        await until(pilot, lambda: any(isinstance(frame, LayoutUpdate) for frame in sent[drawn:]))
 
     fly(four_boxes(), flight)
