@@ -151,6 +151,12 @@ def test_of_a_view_only_what_changed_is_made_anew(db: Db) -> None:
     db.run("update worker_heartbeats set busy = 1 where box = 'b'")
     third, _, told = fleet.read(db, {}, {})
     assert told and [a is b for a, b in zip(first["boxes"], third["boxes"], strict=True)] == [True, False, True]
+    db.run("insert into worker_heartbeats (box, queue, state) values ('c', 'train', 'running')")
+    before = fleet.read(db, {}, {})[0]["boxes"]
+    db.run("insert into ingest_jobs (task_name, queue, status) values ('t', 'train', 'queued')")
+    after = fleet.read(db, {}, {})[0]["boxes"]
+    assert [a is b for a, b in zip(before, after, strict=True)] == [True, True, False]
+    assert [lane["queued"] for lane in after[2]["lanes"]] == [0, 1]
 
 
 def test_an_event_that_commits_late_is_shown(db: Db) -> None:
