@@ -13,9 +13,10 @@ from engine.telemetry.sample import BoxSample
 
 PAYLOAD_MOST = 8000  # bytes; PostgreSQL sends no longer ones
 BOXES_MOST = 1000  # names that a stranger can make us remember
-KEPT_S = 3600.0
-SKEW_S = 5.0
-GAP_S = 15.0
+KEPT = timedelta(hours=1)
+SKEW = timedelta(seconds=5)
+GAP = timedelta(seconds=15)
+AHEAD = timedelta(seconds=AHEAD_S)
 
 # What engine.config accepts as a box name; control characters never come further than this.
 _BOX = re.compile(r"[^\x00-\x1f\x7f-\x9f:/*,|]{1,100}")
@@ -43,9 +44,9 @@ class Intake:
         except (ValueError, TypeError, RecursionError, OverflowError):
             self.dropped += 1
             return None
-        if sample.at > now + timedelta(seconds=SKEW_S):
+        if sample.at > now + SKEW:
             sample = replace(sample, at=now)  # a clock that runs ahead must not draw into the future
-        if not _BOX.fullmatch(sample.box) or sample.at < now - timedelta(seconds=KEPT_S):
+        if not _BOX.fullmatch(sample.box) or sample.at < now - KEPT:
             self.dropped += 1
             return None
         if sample.box not in self.last and len(self.last) >= BOXES_MOST:
@@ -78,7 +79,7 @@ class Intake:
     def _set_back(self, box: str, now: datetime) -> None:
         """The database's clock was set back: what is newest then would keep out everything until the clock is there again."""
         before = self.last.get(box)
-        if before is not None and before > now + timedelta(seconds=AHEAD_S):
+        if before is not None and before > now + AHEAD:
             del self.last[box]
             self.gaps.add(box)
 
@@ -87,7 +88,7 @@ class Intake:
         if before is not None:
             if sample.at <= before:
                 return None
-            if sample.at - before > timedelta(seconds=GAP_S):
+            if sample.at - before > GAP:
                 self.gaps.add(sample.box)
         self.last[sample.box] = sample.at
         return sample
