@@ -18,7 +18,7 @@ from engine.web.page import orders
 from engine.web.page.fleet import read_fleet, title
 from engine.web.page.looks import Looks
 from engine.web.page.posted import Fields, check_form, local_path, read_form, text_of
-from engine.web.page.render import render, sessions_of
+from engine.web.page.render import is_https, render, sessions_of
 from engine.web.page.routes import PageRoute, Refused
 from engine.web.sessions import SAID, SAID_LASTS_S
 
@@ -153,6 +153,6 @@ def _told(request: Request, said: str, back: str) -> Response:
     answer = RedirectResponse(local_path(back), 303)
     answer.set_cookie(
         SAID, sessions_of(request).say(said), max_age=SAID_LASTS_S, path="/", httponly=True, samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=is_https(request),
     )  # fmt: skip
     return answer

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from engine.web.page.posted import local_path, read_form, text_of
-from engine.web.page.render import render, sessions_of
+from engine.web.page.render import is_https, render, sessions_of
 from engine.web.page.routes import PageRoute, Refused
 from engine.web.sessions import COOKIE, LASTS_S, tidy_name
 
@@ -42,7 +42,7 @@ async def login(request: Request) -> Response:
     value = await run_in_threadpool(sessions_of(request).open, access.level, name)
     answer = RedirectResponse(back, 303)
     answer.set_cookie(
-        COOKIE, value, max_age=LASTS_S, path="/", httponly=True, samesite="strict", secure=request.url.scheme == "https"
+        COOKIE, value, max_age=LASTS_S, path="/", httponly=True, samesite="strict", secure=is_https(request)
     )
     return answer
 

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 KEPT = 100  # readings
 FRESH_S = 0.7
+AGAIN_S = 0.5  # what failed is not tried again sooner: whoever waited for it is told the same
 SHOWN_FOR_S = 3600.0  # so old a reading may be when the database is away
 
 
@@ -39,6 +40,8 @@ class _Entry:
     value: Any = None
     at: float | None = None  # when it was read
     outdated: bool = False  # something has been ordered since
+    failed: StoreError | Busy | None = None
+    failed_at: float = 0.0
 
 
 class Looks:
@@ -58,16 +61,20 @@ class Looks:
             now = self._clock()
             if entry.at is not None and not entry.outdated and now - entry.at < fresh_s:
                 return Look(entry.value, now - entry.at)
-            try:
-                with self._databases.borrow(read_only=True) as db:
-                    value = read(db)
-            except (StoreError, Busy) as error:
-                now = self._clock()
-                if entry.at is None or now - entry.at > SHOWN_FOR_S:
-                    raise
-                return Look(entry.value, now - entry.at, trouble_of(error))
-            entry.value, entry.at, entry.outdated = value, self._clock(), False
-            return Look(value, 0.0)
+            if entry.failed is None or now - entry.failed_at >= AGAIN_S:
+                try:
+                    with self._databases.borrow(read_only=True) as db:
+                        value = read(db)
+                except (StoreError, Busy) as error:
+                    entry.failed, entry.failed_at = error, self._clock()
+                else:
+                    entry.value, entry.at, entry.outdated, entry.failed = value, self._clock(), False, None
+                    return Look(value, 0.0)
+            assert entry.failed is not None
+            now = self._clock()
+            if entry.at is None or now - entry.at > SHOWN_FOR_S:
+                raise entry.failed.with_traceback(None)
+            return Look(entry.value, now - entry.at, trouble_of(entry.failed))
 
     def forget(self) -> None:
         """Read anew whatever is asked for next: something has been ordered."""

@@ -44,15 +44,12 @@ class Scope:
             where = f"{queue} on every box" if self.box == "*" else f"{queue} on {box}"
         return where + projects_words(self.projects)
 
-    def url(self, path: str = "/page/order") -> str:
-        """Where the question about it stands."""
-        return order_url(self.action, self.box, self.queue, self.projects, path)
 
-
-def order_url(action: str, box: str, queue: str, projects: Sequence[str] = (), path: str = "/page/order") -> str:
-    """The address of the question whether to do this; without projects: of every project that has a lane there."""
+def order_url(back: str, action: str, box: str, queue: str, projects: Sequence[str] = ()) -> str:
+    """The address of the question whether to do this, and where it leads back; without projects: of every project that
+    has a lane there."""
     pairs = [("action", action), ("box", box), ("queue", queue), *(("project", project) for project in projects)]
-    return f"{path}?{urlencode(pairs, errors='replace')}"
+    return f"/page/order?{urlencode([*pairs, ('back', back)], errors='replace')}"
 
 
 def projects_words(projects: Sequence[str]) -> str:

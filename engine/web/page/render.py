@@ -130,6 +130,16 @@ def nonce_of(request: Request) -> str:
     return session.nonce if session is not None else ""
 
 
+def here_of(request: Request) -> str:
+    """The address that was asked for."""
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def is_https(request: Request) -> bool:
+    """Whether the browser speaks https: with us, or with the proxy before us, by what that says."""
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").partition(",")[0].strip())
+
+
 def render(
     request: Request, template: str, status: int = 200, headers: Mapping[str, str] | None = None, **values: Any
 ) -> HTMLResponse:
@@ -149,7 +159,7 @@ def render(
         "operates": operates,
         "logged_in": session_of(request) is not None,
         "form_token": sessions.form_token(nonce_of(request)) if operates else "",
-        "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+        "here": here_of(request),
     }
     text = environment().get_template(template).render(given | values)
     answer = HTMLResponse(text, status, headers)

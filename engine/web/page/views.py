@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,7 +23,7 @@ from engine.web.page.fleet import read_fleet, read_strips
 from engine.web.page.forms import effect, looks_of
 from engine.web.page.jobs import STATUSES, Filter, after_of, read_filter
 from engine.web.page.orders import order_url
-from engine.web.page.render import TYPES, render, static
+from engine.web.page.render import TYPES, here_of, render, static
 from engine.web.page.routes import PageRoute
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -41,7 +42,7 @@ def fleet_page(request: Request) -> Response:
     strips = looks.look("strips", read_strips, STRIP_FRESH_S)
     return render(
         request, "fleet.html", page="fleet", fleet=look.value, strips=strips.value, runs=runs, causes=CAUSES, names=NAMES,
-        order_url=order_url, age_s=look.age_s, trouble=look.trouble, refresh_s=REFRESH_S,
+        order_url=partial(order_url, here_of(request)), age_s=look.age_s, trouble=look.trouble, refresh_s=REFRESH_S,
         rest_s=2 if len(look.value.boxes) <= MANY else 5,
     )  # fmt: skip
 
@@ -103,7 +104,7 @@ def queues_page(request: Request) -> Response:
     """What waits, what runs, who serves it and why not."""
     look = looks_of(request).look("queues", lambda db: queues.queues_view(db), fresh_s=1.5)
     return render(
-        request, "queues.html", page="queues", view=look.value, order_url=order_url,
+        request, "queues.html", page="queues", view=look.value, order_url=partial(order_url, here_of(request)),
         age_s=look.age_s, trouble=look.trouble, refresh_s=REFRESH_S,
     )  # fmt: skip
 
@@ -116,7 +117,7 @@ def workers_page(request: Request) -> Response:
     others = looks.look("services", services)
     return render(
         request, "workers.html", page="workers", fleet=look.value, services=others.value, why_exit=why_exit,
-        order_url=order_url, age_s=look.age_s, trouble=look.trouble, refresh_s=REFRESH_S,
+        order_url=partial(order_url, here_of(request)), age_s=look.age_s, trouble=look.trouble, refresh_s=REFRESH_S,
     )  # fmt: skip
 
 
