@@ -70,6 +70,15 @@ def test_a_hot_statement_is_not_waited_for_beyond_its_deadline(pg_store: Store) 
         assert db.closed
 
 
+@pytest.mark.parametrize("claims", [True, False])
+def test_no_statement_is_compiled_whatever_the_server_does(pg_store: Store, claims: bool) -> None:
+    """Where the server has LLVM a look at the fleet took five seconds once the planner had guessed too much."""
+    with pg_store.connect("owner") as db:
+        db.run(f"alter database {db.value('select current_database()')} set jit = on")
+    with pg_store.connect("test", claims=claims) as db:
+        assert db.value("show jit") == "off"
+
+
 def test_relative_times_use_the_database_clock(db: Db) -> None:
     row = db.one("select {after[s]} as later_at, {before[s]} as sooner_at, {now} as now_at", s=90.5)
     assert row is not None
