@@ -128,10 +128,11 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
             self.feed = start_feed(self, self._opener, None, self.read_only)
             if not self.read_only:
                 self.desk = OrderDesk(self._opener, lambda outcome: self.soon(self.take_outcome, outcome))
-        self.set_interval(1.0, lambda: self.guarded(self.tick))
+        self.schedule.start()
 
     def on_unmount(self) -> None:
         """Tell the threads to end; nobody waits for them here."""
+        self.schedule.stop()
         if self.feed is not None:
             self.feed.stop(timeout_s=0)
         if self.desk is not None:

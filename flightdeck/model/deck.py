@@ -82,6 +82,7 @@ class Deck:
     _reader: ViewReader | None = None
     _all: tuple[View, int, tuple[Box, ...]] | None = None  # boxes(), of a view and so many histories
     _standing: tuple[View, int, tuple[int, int, int]] | None = None
+    _rows: dict[tuple[str, str | None], tuple[tuple[Lane, ...], tuple[Lane, ...]]] = field(default_factory=dict)
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
     def apply(self, update: Update) -> tuple[set[str], bool]:
@@ -243,9 +244,12 @@ class Deck:
 
     def lanes(self, box: Box, project: str | None) -> tuple[Lane, ...]:
         """Rows of a box: merged per queue in ``all`` (None), else those of one project."""
-        if project is None:
-            return merge_lanes(box.lanes)
-        return tuple(lane for lane in box.lanes if lane.raw_project == project)
+        key = (box.raw, project)
+        kept = self._rows.get(key)
+        if kept is None or kept[0] is not box.lanes:
+            mine = tuple(lane for lane in box.lanes if lane.raw_project == project)
+            kept = self._rows[key] = (box.lanes, merge_lanes(box.lanes) if project is None else mine)
+        return kept[1]
 
     def events(self, project: str | None) -> tuple[Event, ...]:
         if project is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from datetime import datetime
+from operator import itemgetter
 
 from flightdeck.model.axis import SLOTS
 
@@ -17,10 +18,17 @@ _RING = SLOTS + 24  # some slack, so that a column at the left edge is whole
 
 Pair = tuple[float, float]
 Columns = list[Pair | None]
+_HIGH = itemgetter(1)
 
 CAUSES = "PTBCS"  # power cap, thermal, hardware brake, cpu, sync boost; the letters of the strip
 SEVERITY = "BTPCS"  # which letter a cell shows when several causes share it
 _HIDDEN_MS = 100.0  # less than a tenth of a second is noise of the counters
+
+
+def extremes(columns: Columns) -> Pair | None:
+    """Lowest and highest reading; None: there is none."""
+    found = [pair for pair in columns if pair is not None]
+    return (min(found)[0], max(map(_HIGH, found))) if found else None
 
 
 def slot_of(at: datetime, step_s: int = STEP_S) -> int:

@@ -8,15 +8,14 @@ minimum and maximum, so a spike stays.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from engine.telemetry.strip import causes, worst_of
 from flightdeck.model.axis import SLOTS
-from flightdeck.model.metrics import METRICS, Metric, find_range
-from flightdeck.model.slots import STEP_S, Columns, Pair, Ring, Sums, slot_of
+from flightdeck.model.metrics import METRICS, Metric, Span, find_range, spans
+from flightdeck.model.slots import STEP_S, Columns, Pair, Ring, Sums, extremes, slot_of
 from flightdeck.model.units import known
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 _MINUTE = 60 // STEP_S
 _AHEAD = timedelta(seconds=60)
 _MOST = 1e15  # no reading and no second is beyond it
-
-Span = tuple[float, float, float]
 
 
 class History:
@@ -54,7 +51,7 @@ class History:
             else:
                 self.add(row)
         if not details and rows:
-            self._newest(rows[-1], [_span(rows[-1], metric) for metric in METRICS])
+            self._newest(rows[-1], spans(rows[-1]))
 
     def add(self, sample: BoxSample, now: datetime | None = None) -> None:
         """One detail sample. ``now``: database clock; what lies ahead of it is not the newest (the clock was set back)."""
@@ -63,11 +60,11 @@ class History:
         if self.latest is not None and sample.tier == self.latest.tier and sample.at == self.latest.at:
             return  # the same row by notification and by gap fill
         slot = slot_of(sample.at, self.step_s)
-        spans = self._readings(sample, slot, 1)
+        found = self._readings(sample, slot, 1)
         ms, brakes = self._causes(sample)
         self.throttle.put(slot, ms, brakes)
         if self.latest is None or sample.at >= self.latest.at:
-            self._newest(sample, spans)
+            self._newest(sample, found)
         self.version += 1
 
     def load_span(self, answer: Mapping[str, Any]) -> None:
@@ -137,20 +134,20 @@ class History:
             self.throttle.put(slot, {cause: value / _MINUTE for cause, value in ms.items()}, brakes / _MINUTE)
         self.version += 1
 
-    def _newest(self, sample: BoxSample, spans: list[Span | None]) -> None:
+    def _newest(self, sample: BoxSample, found: list[Span | None]) -> None:
         self.latest = sample
-        for metric, span in zip(METRICS, spans, strict=True):
-            self.rings[metric.key].last = None if span is None else span[2]
+        for ring, span in zip(self.rings.values(), found, strict=True):
+            ring.last = None if span is None else span[2]
         for gpu in sample.gpus:
             if gpu.state == "ok":
                 self.gpu_alive[gpu_identity(gpu)] = (gpu, sample.at)
 
     def _readings(self, sample: BoxSample, first: int, count: int) -> list[Span | None]:
-        spans = [_span(sample, metric) for metric in METRICS]
-        for metric, span in zip(METRICS, spans, strict=True):
+        found = spans(sample)
+        for ring, span in zip(self.rings.values(), found, strict=True):
             if span is not None:
-                self.rings[metric.key].put(first, count, span[0], span[1])
-        return spans
+                ring.put(first, count, span[0], span[1])
+        return found
 
     def _causes(self, sample: BoxSample) -> tuple[dict[str, float], float]:
         """Milliseconds per cause of one row, worst over its GPUs; causes overlap and are never added up."""
@@ -165,11 +162,14 @@ class History:
 
     def range_of(self, metric: Metric, columns: Columns, hint: float | None = None) -> Pair:
         """The range to draw in; grows at once, shrinks only when the data fills little of it: no flapping axis."""
-        values = [pair for pair in columns if pair is not None]
+        return self.range_holding(metric, extremes(columns), hint)
+
+    def range_holding(self, metric: Metric, found: Pair | None, hint: float | None = None) -> Pair:
+        """The same for the lowest and the highest reading; None: there is none."""
         previous = self.ranges.get(metric.key)
-        if not values:
+        if found is None:
             return previous or find_range(metric.kind, 50.0, 50.0, hint)
-        low, high = min(pair[0] for pair in values), max(pair[1] for pair in values)
+        low, high = found
         wanted = find_range(metric.kind, low, high, hint)
         holds = previous is not None and previous[0] <= low and high <= previous[1]
         if previous is not None and holds and (wanted[1] - wanted[0]) > 0.45 * (previous[1] - previous[0]):
@@ -189,36 +189,6 @@ class History:
 def gpu_identity(gpu: GpuSample) -> str:
     """A GPU is its uuid; the index moves when a neighbour drops off the bus."""
     return gpu.gpu_uuid or f"#{gpu.gpu_index}"
-
-
-def _span(sample: BoxSample, metric: Metric) -> Span | None:
-    """(lowest, highest, value) of one metric in one row, over the GPUs where it is one of theirs. None: no reading."""
-    column = metric.column
-    if not metric.gpu and not sample.low:
-        value = getattr(sample, column)
-        return (value, value, value) if value is not None and known(value) else None
-    if metric.gpu and sample.tier != "minute":
-        values = [value for gpu in sample.gpus if (value := getattr(gpu, column)) is not None]
-        if not values:
-            return None
-        low, high = min(values), max(values)
-        if -math.inf < sum(values) < math.inf:  # else one of them is no number
-            return (low, high, high)
-    found: Span | None = None
-    for source in sample.gpus if metric.gpu else (sample,):
-        value = getattr(source, column)
-        low = source.low.get(column, value) if source.low else value
-        high = source.high.get(column, value) if source.high else value
-        if low is None or high is None or not known(low) or not known(high):
-            continue
-        if low > high:
-            low, high = high, low
-        middle = float(value if known(value) else high)
-        if found is None:
-            found = (low, high, middle)
-        else:
-            found = (min(found[0], low), max(found[1], high), max(found[2], middle))
-    return found
 
 
 def _first(*values: float | None) -> float | None:

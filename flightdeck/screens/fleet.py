@@ -157,11 +157,11 @@ class FleetScreen(Page):
     def place_text(self) -> str:
         """Filter, order, and where in the fleet the cursor is when not all of it is shown."""
         app = self.deck_app
-        boxes = app.boxes()
         parts = [f"/{self.filter_text}"] if self.filter_text else []
         if app.roster.sort_index:
             parts.append(f"by {SORTS[app.roster.sort_index].name}")
-        if boxes and (self.arrangement.above or self.arrangement.below):
+        if self.arrangement.above or self.arrangement.below:
+            boxes = app.boxes()
             index = next((i for i, box in enumerate(boxes) if box.raw == app.scene.cursor.box), 0)
             parts.append(f"box {index + 1} of {len(boxes)}")
         return "  ".join(parts)

@@ -46,6 +46,7 @@ class Page(Screen[Any], metaclass=_PageType, inherit_bindings=False):
         self.filter_text = ""
         self.lines = {name: LineView(id=name) for name in ("tiny", "broken", *_EDGES)}
         self._tabs = Tabs()
+        self._made: dict[str, tuple[tuple[object, ...], Line]] = {}  # lines as they were made last, and of what
         self._drawn_in: Palette | None = None
 
     @property
@@ -180,12 +181,22 @@ class Page(Screen[Any], metaclass=_PageType, inherit_bindings=False):
 
     def draw_bottom(self) -> None:
         app, width = self.deck_app, self.size.width
-        deck = app.scene.deck
-        self.line("events", event_line(deck, deck.events(app.scene.project), width, app.message()))
-        found = [*self.LOCAL_KEYS, *hints(app.actions, self.PAGE)]
-        if self.ONLY is not None:
-            found = list(self.LOCAL_KEYS)
-        self.line("keys", key_line(found, width, self.place_text()))
+        deck, message = app.scene.deck, app.message()
+        told = deck.events(app.scene.project)
+        self._keep("events", (told, width, message, deck.loaded), lambda: event_line(deck, told, width, message))
+        right = self.place_text()
+        self._keep("keys", (app.actions, width, right), lambda: key_line(self._hints(), width, right))
+
+    def _hints(self) -> list[tuple[str, str]]:
+        """(key, word) of the keys that work here."""
+        return [*self.LOCAL_KEYS, *(hints(self.deck_app.actions, self.PAGE) if self.ONLY is None else ())]
+
+    def _keep(self, name: str, of: tuple[object, ...], make: Callable[[], Line]) -> None:
+        """Show a line, made anew only where something that it is made of is another."""
+        made = self._made.get(name)
+        if made is None or made[0] != of:
+            made = self._made[name] = (of, make())
+        self.line(name, made[1])
 
     def line(self, name: str, line: Line) -> None:
         app = self.deck_app

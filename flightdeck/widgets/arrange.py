@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 CARD_MIN_W = 46
 CARD_MIN_H = 12  # meters, three lanes, a job, two traces, the throttle strip
@@ -34,6 +35,7 @@ class Arrangement:
         return bool(self.places) and self.places[0].kind == "card"
 
 
+@lru_cache(maxsize=64)
 def arrange(boxes: int, focus: int, width: int, height: int) -> Arrangement:
     """Places for ``boxes`` boxes of which ``focus`` has the cursor."""
     if boxes <= 0 or width < 20 or height < 3:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from rich.cells import cell_len
 
@@ -17,7 +18,7 @@ from flightdeck.widgets.lines import Line, Row, faded, fit
 from flightdeck.widgets.meter import cpu_row, gpu_rows, memory_row
 from flightdeck.widgets.scene import Cursor, Scene, Shape
 from flightdeck.widgets.throttle_strip import strip_row, sums_row
-from flightdeck.widgets.trace import LABEL_CELLS, LABEL_WIDE, rule_row, trace_rows, wanted_traces
+from flightdeck.widgets.trace import LABEL_CELLS, LABEL_WIDE, look_at, rule_row, trace_rows, wanted_traces
 
 
 @dataclass
@@ -45,9 +46,9 @@ def card(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     drawn = Drawn()
     drawn.put(_title(scene, box, width, tone), Cursor(box.raw))
     body = _body(scene, box, inner, max(0, height - 2))
+    left, right, here = (g.sides[0] + " ", tone), (" " + g.sides[1], tone), Cursor(box.raw)
     for index, line in enumerate(body.lines):
-        framed: Line = [(g.sides[0] + " ", tone), *line, (" " + g.sides[1], tone)]
-        drawn.put(framed, body.targets.get(index, Cursor(box.raw)))
+        drawn.put([left, *line, right], body.targets.get(index, here))
     drawn.put([(g.bottom[0], tone), (g.bottom[1] * max(0, width - 2), tone), (g.bottom[2], tone)])
     return drawn
 
@@ -121,8 +122,9 @@ def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     drawn = Drawn()
     if plan.about:
         drawn.put(_about(scene, box, width))
+    down = deck.box_state(box) == "down"
     for line in meters:
-        drawn.put(faded(line) if deck.box_state(box) == "down" else line)
+        drawn.put(faded(line) if down else line)
     if plan.gaps:
         for _ in range(1 + shape.meters - len(meters)):
             drawn.put(Row(width).done())
@@ -143,12 +145,12 @@ def _body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
 def _bottom(scene: Scene, box: Box, width: int, plan: Plan) -> list[Line]:
     label = LABEL_CELLS if plan.rows > 1 or width < 54 else LABEL_WIDE
     lines = [rule_row(scene, box, width, label)] if plan.rule else []
-    wanted = wanted_traces(scene, box)
+    wanted, look = wanted_traces(scene, box), look_at(scene, box)
     if len(plan.traces) < len(_BY_IMPORTANCE) and not any(metric.gpu for metric in wanted):
         wanted = wanted[: len(plan.traces)]
     for metric in wanted:
         if metric.key not in _BY_IMPORTANCE or metric.key in plan.traces:
-            lines += trace_rows(scene, box, metric, width, plan.rows, label)
+            lines += trace_rows(scene, box, metric, width, plan.rows, label, look)
     if plan.strip:
         lines.append(strip_row(scene, box, width, label))
     if plan.sums:
@@ -173,6 +175,7 @@ class Plan:
 _BY_IMPORTANCE = ("gpu_c", "cpu_c", "gpu_w", "cpu_pct", "gpu_mhz", "cpu_mhz", "net_rx")
 
 
+@lru_cache(maxsize=64)
 def plan_card(height: int, shape: Shape) -> Plan:
     """Give ``height`` rows away by importance. Depends on the shape alone, so that neighbouring cards line up."""
     left = height - shape.meters - max(1, shape.lanes) - 1  # one row for jobs
@@ -264,7 +267,7 @@ def _put_lanes(
         drawn.put(lane_row(lane, width, scene.glyphs, lane.raw_queue == chosen, since, words), target)
         if details and _wants_detail(lane, scene):
             details -= 1
-            drawn.put(exit_row(lane, width) if lane.silent(since) else model_row(lane, width), target)
+            drawn.put(exit_row(lane, width, since) if lane.silent(since) else model_row(lane, width), target)
 
 
 def _chosen_job(scene: Scene, box: Box) -> str:
@@ -305,10 +308,10 @@ def _opened_body(scene: Scene, box: Box, width: int, height: int) -> Drawn:
     below = shown * max(1, high) + 1 + sums
     while len(drawn.lines) < height - below:
         drawn.put(Row(width).done())
-    cell = (width - 2 * (columns - 1)) // columns
+    cell, look = (width - 2 * (columns - 1)) // columns, look_at(scene, box)
     for group in range(shown):
         row_of = traces[group * columns : (group + 1) * columns]
-        parts = [trace_rows(scene, box, metric, cell, max(1, high)) for metric in row_of]
+        parts = [trace_rows(scene, box, metric, cell, max(1, high), look=look) for metric in row_of]
         for index in range(max(1, high)):
             line: Line = []
             for part in parts:

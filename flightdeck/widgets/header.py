@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
 
 from rich.cells import cell_len
 
@@ -37,44 +39,78 @@ def header_line(
 
     The right side stands in fixed cells; where the terminal is narrow, words go away from both sides.
     """
-    projects = scene.deck.projects()
+    projects, pages = scene.deck.projects(), tuple(pages)
+    wanted = _wanted(projects, width)
+    for wordy, level in ((True, 0), (True, 1), (True, 2), (False, 1), (False, 2), (False, 3)):
+        tail = _tail(scene, level, store if width >= 100 else "", frozen_s, read_only)
+        room = width - sum(cell_len(text) for text, _ in tail) - 1
+        if wanted + sum(len(text) for text, _, _ in _page_chips(pages, page, wordy)) <= room:
+            break
+    left, tabs = _left(projects, scene.project, pages, page, wordy, width, room)
+    return Row(width).put(left).right(*tail).done(), tabs
+
+
+def _title(width: int) -> str:
+    return " FLIGHT DECK " if width >= 100 else ""  # where it is narrow the pages say what this is
+
+
+def _chips(projects: tuple[Project, ...]) -> list[tuple[str, str, str | None]]:
+    """(name, number, raw name) of each tab of a project, ``all`` first."""
     total = Project(
         "all", "", sum(p.queued for p in projects), sum(p.running for p in projects), any(p.capped for p in projects)
     )
     shown: list[tuple[Project, str | None]] = [(total, None)]
     if len(projects) > 1 or (projects and projects[0].raw):
         shown += [(item, item.raw) for item in projects]
-    names = [f" {fit(item.name, min(cell_len(item.name), 24))} " for item, _ in shown]
-    numbers = [f" {units.count(item.queued + item.running)}{'+' if item.capped else ''} " for item, _ in shown]
-    title = " FLIGHT DECK " if width >= 100 else ""  # where it is narrow the pages say what this is
-    wanted = len(title) + 3 + sum(cell_len(name) + len(number) for name, number in zip(names, numbers, strict=True))
-    for wordy, level in ((True, 0), (True, 1), (True, 2), (False, 1), (False, 2), (False, 3)):
-        tail = _tail(scene, level, store if width >= 100 else "", frozen_s, read_only)
-        room = width - sum(cell_len(text) for text, _ in tail) - 1
-        chips = _page_chips(pages, page, wordy)
-        if wanted + sum(len(text) for text, _, _ in chips) <= room:
-            break
-    row = Row(width).add(title, "title").add(" ")
+    return [
+        (
+            f" {fit(item.name, min(cell_len(item.name), 24))} ",
+            f" {units.count(item.queued + item.running)}{'+' if item.capped else ''} ",
+            raw,
+        )
+        for item, raw in shown
+    ]
+
+
+@lru_cache(maxsize=8)
+def _wanted(projects: tuple[Project, ...], width: int) -> int:
+    """How many cells the title and all tabs of projects would take."""
+    return len(_title(width)) + 3 + sum(cell_len(name) + len(number) for name, number, _ in _chips(projects))
+
+
+@lru_cache(maxsize=8)  # of all that stands in the header only the clock changes every second
+def _left(
+    projects: tuple[Project, ...],
+    project: str | None,
+    pages: tuple[tuple[str, str], ...],
+    page: str,
+    wordy: bool,
+    width: int,
+    room: int,
+) -> tuple[tuple[Span, ...], Tabs]:
+    """Title, pages and tabs of projects in ``room`` cells."""
+    row = Row(width).add(_title(width), "title").add(" ")
     tabs = Tabs()
-    for text, style, name in chips:
+    for text, style, name in _page_chips(pages, page, wordy):
         start = row.used
         row.add(text, style)
         if name:
             tabs.pages.append((start, row.used, name))
     row.add(" ")
-    for index, (_, raw) in enumerate(shown):
-        size = cell_len(names[index]) + len(numbers[index])
-        if row.used + size > room - (0 if index == len(shown) - 1 else 4):
-            row.add(f" +{len(shown) - index}", "dim")
+    chips = _chips(projects)
+    for index, (name, number, raw) in enumerate(chips):
+        if row.used + cell_len(name) + len(number) > room - (0 if index == len(chips) - 1 else 4):
+            row.add(f" +{len(chips) - index}", "dim")
             break
         start = row.used
-        active = raw == scene.project
-        row.add(names[index], "bright+r" if active else "dim").add(numbers[index], "warn" if active else "faint")
+        active = raw == project
+        row.add(name, "bright+r" if active else "dim").add(number, "warn" if active else "faint")
         tabs.places.append((start, row.used, raw))
-    return row.right(*tail).done(), tabs
+    return tuple(row.spans), tabs
 
 
-def _page_chips(pages: Sequence[tuple[str, str]], page: str, wordy: bool) -> list[tuple[str, str, str]]:
+@lru_cache(maxsize=16)
+def _page_chips(pages: tuple[tuple[str, str], ...], page: str, wordy: bool) -> list[tuple[str, str, str]]:
     """(text, style, name) of each page; without room for words only this one has its name. A page without a number
     stands behind them."""
     chips = []
@@ -115,16 +151,8 @@ def _tail(scene: Scene, level: int, store: str, frozen_s: float | None, read_onl
     fresh = _live(scene, frozen_s)
     if fresh[0]:
         parts.append([fresh])
-    parts.append(
-        [
-            (
-                deck.clock.wall()
-                .astimezone()
-                .strftime("%H:%M:%S" if level < 3 or scene.played is not None else "%H:%M"),
-                "dim",
-            )
-        ]
-    )
+    clock = clock_of(deck.clock.wall())
+    parts.append([(clock if level < 3 or scene.played is not None else clock[:5], "dim")])
     if level == 0 and store:
         parts.append([(fit(store, min(cell_len(store), 28)), "faint")])
     line: list[Span] = []
@@ -200,7 +228,13 @@ def event_line(deck: Deck, events: Sequence[Event], width: int, message: Span | 
 
 
 def clock_text(event: Event) -> str:
-    return event.at.astimezone().strftime("%H:%M:%S") if event.at is not None else "--:--:--"
+    return clock_of(event.at) if event.at is not None else "--:--:--"
+
+
+def clock_of(at: datetime) -> str:
+    """``14:03:22`` in the reader's zone. No strftime: it asks the file system about the zone each time."""
+    at = at.astimezone()
+    return f"{at.hour:02}:{at.minute:02}:{at.second:02}"
 
 
 def event_tone(event: Event) -> str:

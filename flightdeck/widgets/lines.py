@@ -69,6 +69,8 @@ def wrap(text: str, width: int) -> list[str]:
 class Row:
     """Builds one line of exactly ``width`` cells, left to right; what does not fit is cut."""
 
+    __slots__ = ("modifiers", "spans", "used", "width")
+
     def __init__(self, width: int, modifiers: str = "") -> None:
         self.width = max(0, width)
         self.used = 0
@@ -80,13 +82,19 @@ class Row:
         if room <= 0:
             return self
         if width is not None:
-            text = fit(text, min(width, room), align)
+            text = fit(text, width if width < room else room, align)
         size = len(text) if text.isascii() else cell_len(text)
         if size > room:
             text, size = fit(text, room), room
         if size:
-            self.spans.append((text, self._styled(style)))
+            self.spans.append((text, self._styled(style) if self.modifiers else style))
             self.used += size
+        return self
+
+    def put(self, spans: Sequence[Span]) -> Row:
+        """What another row of this width was made of."""
+        self.spans = [*self.spans, *spans]
+        self.used += sum(cell_len(text) for text, _ in spans)
         return self
 
     def to(self, column: int) -> Row:
@@ -107,7 +115,9 @@ class Row:
         return self
 
     def done(self) -> Line:
-        return self.to(self.width).spans
+        if self.used < self.width:
+            self.to(self.width)
+        return self.spans
 
     def _cut(self, column: int) -> None:
         out: Line = []
@@ -124,8 +134,6 @@ class Row:
         self.spans, self.used = out, used
 
     def _styled(self, style: str) -> str:
-        if not self.modifiers:
-            return style
         return f"{style}{self.modifiers}" if "+" in style else f"{style}+{self.modifiers}"
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from flightdeck.alerts import Alerts
-from flightdeck.model.axis import Axis, Window
+from flightdeck.model.axis import Window
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box, Job, Lane
-from flightdeck.model.slots import Columns, Pair
+from flightdeck.model.slots import Pair
 from flightdeck.model.traces import History
-from flightdeck.widgets.lines import UNICODE, Glyphs, Line
+from flightdeck.widgets.lines import UNICODE, Glyphs
+from flightdeck.widgets.trace_picture import TraceCache
 
 
 @dataclass
@@ -22,32 +23,6 @@ class Cursor:
     box: str = ""
     lane: str = ""  # raw queue name
     job: str = ""  # job id; empty: the lane is meant
-
-
-TraceKey = tuple[str, str, int, int, int]  # box, metric, width, rows, cells of the label
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Picture:
-    """The line of a trace as it was drawn last, and what it was made of. ``level``: dots of its newest column; ``end``:
-    the cell behind its newest reading, None: there is none behind it."""
-
-    columns: Columns
-    hint: float | None
-    scale: Pair
-    looks: tuple[Glyphs, Axis]
-    dots: list[str]
-    level: tuple[int, int] | None
-    peak: float | None
-    end: int | None
-
-
-@dataclass
-class TraceCache:
-    """What was drawn of each trace, kept until something changes of which it is made."""
-
-    pictures: dict[TraceKey, Picture] = field(default_factory=dict)
-    rows: dict[TraceKey, tuple[tuple[object, ...], list[Line]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from flightdeck.model.axis import SLOTS
 from flightdeck.model.metrics import BY_KEY, METRICS, find_range
 from flightdeck.model.slots import Ring, slot_of
 from flightdeck.model.traces import History
-from flightdeck.widgets.trace import _range_text
+from flightdeck.widgets.trace_picture import range_text
 from tests.deck.fleet_data import NOW
 
 
@@ -228,7 +228,7 @@ def test_the_printed_range_holds_what_is_drawn_in_it(key: str, low: float, more:
     high = low + (more if metric.kind in ("rate", "mem") else more / 1e3)
     if metric.kind == "pct":
         low, high = low / 100.0, min(100.0, high)
-    text = _range_text(metric, find_range(metric.kind, low, high))
+    text = range_text(metric, find_range(metric.kind, low, high))
     bottom, top = text.split("-")
     unit = {"ghz": 1e3, "mem": 1024.0, "rate": {"k": 1e3, "M": 1e6, "G": 1e9}.get(top[-1], 1.0)}.get(metric.kind, 1.0)
     assert float(bottom) * unit <= low and high <= float(top.rstrip("kMG")) * unit * 1.000001
