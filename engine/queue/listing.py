@@ -200,7 +200,7 @@ def _known(db: Db, wanted: Filter, key: tuple[Any, ...]) -> int | None:
 def _count(db: Db, wanted: Filter, key: tuple[Any, ...]) -> int:
     begun = time.monotonic()
     newest = int(db.value("select max(id) as newest from ingest_jobs") or 0) if wanted.status is None else 0
-    bound = " and id <= {newest}" if wanted.status is None else ""
+    bound = " and id + 0 <= {newest}" if wanted.status is None else ""  # not by the key: SQLite would walk the table
     jobs = int(db.value(count_statement(wanted, bound), newest=newest, **wanted.given))
     took = time.monotonic() - begun
     if took <= QUICK_S:

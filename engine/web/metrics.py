@@ -51,7 +51,10 @@ def metrics(request: Request) -> Response:
         return answer(watch.numbers())
     if wanted == "prometheus" and not wants_text(accept):
         accept = ""
-    encode, content_type = exposition.choose_encoder(accept)
+    try:
+        encode, content_type = exposition.choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is none
+        encode, content_type = exposition.choose_encoder("")
     return Response(encode(watch.collector()), headers={"content-type": content_type})
 
 

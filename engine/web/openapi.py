@@ -71,7 +71,7 @@ _CALLS: dict[str, dict[str, Any]] = {
                 "in": "header",
                 "required": False,
                 "description": "Makes it safe to send again: the same key and body give the first job, another body is refused.",
-                "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$"},
+                "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]{0,253}[!-~])?$"},
                 "example": "order-2026-01-31-0007",
             }
         ],

@@ -29,7 +29,8 @@ def test_a_training_job_from_a_program_that_knows_no_python(
     service: Service, client: httpx.Client, db: Db, processes: Processes, tmp_path: Path
 ) -> None:
     lane = processes.spawn(
-        command("queue-claim-worker", "--queue", "training", "--db", service.store.url, "--box", "b1"), env=QUICK
+        command("queue-claim-worker", "--queue", "training", "--db", service.store.url, "--box", "b1"),
+        env={**QUICK, "FLIGHTDECK_CANCEL_GRACE": "100"},
     )
 
     def submit(**payload: Any) -> str:
