@@ -191,7 +191,7 @@ def test_a_lane_that_always_has_jobs_lets_another_project_have_its_turn(
 ) -> None:
     """Its model stays warm for the next job, so it never let the GPU go: the other project waited for ever."""
     gpus, diary = Gpus(tmp_path, card()), Diary(tmp_path)
-    turns = {"FLIGHTDECK_GPU_TURN_SECONDS": "0.2"}
+    turns = {"FLIGHTDECK_GPU_TURN_SECONDS": "0.2", "FLIGHTDECK_MODEL_IDLE_SECONDS": "600"}
     with pg_store.connect("test") as db:
         first = gpu_lane(processes, pg_store, diary, gpus, {"alpha": 1}, project="one", env=turns)
         go = tmp_path / "go"
