@@ -75,10 +75,13 @@ class Store:
             safe_url=self.safe_url,
         )
 
-    def wakes(self, channels: Sequence[str], poll_s: float = 1.0) -> Wakes:
-        """Start listening; see :mod:`engine.store.wakes`. ``poll_s``: the jittered poll behind it, seconds."""
+    def wakes(self, channels: Sequence[str], poll_s: float = 1.0, look_s: float | None = None) -> Wakes:
+        """Start listening; see :mod:`engine.store.wakes`. ``poll_s``: the jittered poll behind it, seconds.
+
+        ``look_s``: for who only watches: on SQLite, which tells nobody, look that often and not 40 to 200 times a second.
+        """
         if self.path is not None:
-            return SqliteWakes(lambda: self._open_file(timeout_s=2.0), poll_s)
+            return SqliteWakes(lambda: self._open_file(timeout_s=2.0), poll_s, look_s)
         return PostgresWakes(
             lambda: postgres.connect(self._direct, name="wakes", timeout_s=4.0, safe_url=self.safe_url),
             channels,

@@ -257,13 +257,14 @@ class PostgresWakes(Wakes):
 
 
 class SqliteWakes(Wakes):
-    """``PRAGMA data_version`` every 5 ms for a second after activity, every 25 ms when idle."""
+    """``PRAGMA data_version`` every 5 ms for a second after activity, every 25 ms when idle; or every ``look_s`` seconds."""
 
     ACTIVE_S = 0.005
     IDLE_S = 0.025
 
-    def __init__(self, connect: Callable[[], SqliteDb], poll_s: float) -> None:
+    def __init__(self, connect: Callable[[], SqliteDb], poll_s: float, look_s: float | None = None) -> None:
         self._connect = connect
+        self._active_s, self._idle_s = (self.ACTIVE_S, self.IDLE_S) if look_s is None else (look_s, look_s)
         super().__init__(poll_s)
 
     def _watch(self) -> None:
@@ -275,7 +276,7 @@ class SqliteWakes(Wakes):
             active_until = 0.0
             while True:
                 now = time.monotonic()
-                if self._stopped(self.ACTIVE_S if now < active_until else self.IDLE_S):
+                if self._stopped(self._active_s if now < active_until else self._idle_s):
                     return
                 seen = db.data_version()
                 if seen != version:
