@@ -39,6 +39,7 @@ POLL_S = 30.0  # the feed looks by itself; the wakes need not make it
 VIEW_REST = 60.0  # reading the view again waits so many times as long as the last reading kept this thread busy
 VIEW_REST_SERVER = 20.0  # and so many times as long as it took at all, which is the server's work
 VIEW_MOST_S = 4.0
+LOOK_S = 0.1  # SQLite: whether something has changed is looked up that often
 CALL_S = 4.0  # deadline of one statement
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MOST_S = 30.0
@@ -94,6 +95,7 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._lost_since: float | None = None
         self._facts: dict[str, dict[str, Any]] = {}
+        self._fact_rows: list[dict[str, Any]] = []  # what they were made of
         self._facts_read = 0.0
         self._strangers: set[str] = set()  # boxes that sample and have no row of facts; looked for once
 
@@ -232,7 +234,7 @@ class _Session:
         """Everything at once: listen, then read, so that nothing falls between."""
         feed, lost_since = self._feed, self._feed._lost_since
         if feed._wakes is None:
-            feed._wakes = self._store.wakes(CHANNELS, poll_s=max(POLL_S, feed._refresh_s))
+            feed._wakes = self._store.wakes(CHANNELS, poll_s=max(POLL_S, feed._refresh_s), look_s=LOOK_S)
         hole = time.monotonic() - lost_since if lost_since is not None else 0.0
         self._clock_offset = self._db.now() - datetime.now(UTC)
         past: dict[str, list[BoxSample]] | None = None
@@ -351,7 +353,9 @@ class _Session:
         feed = self._feed
         now, spent = time.monotonic(), time.thread_time()
         if now - feed._facts_read >= FACTS_S or not feed._facts_read:
-            feed._facts = snapshot.facts_rows(history.box_facts(self._db))
+            rows = history.box_rows(self._db)
+            if rows != feed._fact_rows:
+                feed._facts, feed._fact_rows = snapshot.facts_rows(history.facts_of(rows)), rows
             feed._facts_read = now
         view, at, changed = self._fleet.read(self._db, feed._facts, self._intake.last)
         self._clock_offset = at - datetime.now(UTC)

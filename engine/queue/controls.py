@@ -25,6 +25,7 @@ class Order:
     queue: str | None = None
 
 
+_NO_ORDER = Order()
 _FIELDS = "box, queue, project, desired, policy, reason, until, requested_by, updated_at"
 HOLDING = f"select {_FIELDS} from worker_controls where until is null or until > {{clock}} order by updated_at desc"
 
@@ -51,7 +52,7 @@ def pick(orders: Iterable[Mapping[str, Any]], box: str, queue: str, project: str
     for row in orders:
         if row["box"] in (box, "*") and row["queue"] in (queue, "*") and row["project"] == project:
             return _order(row)
-    return Order()
+    return _NO_ORDER
 
 
 def set_order(

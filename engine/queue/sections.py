@@ -202,6 +202,7 @@ class SectionReader:
         self._project = project
         self._texts: dict[str, str | None] = {}
         self._before: Sections | None = None
+        self._shown: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # events as they came and as they are shown
 
     def read(self, db: Db) -> Sections:
         """The sections as they are now."""
@@ -237,10 +238,18 @@ class SectionReader:
             awaiting=section("awaiting"),
             lanes=section("lanes"),
             jobs=section("jobs"),
-            events=before.events if before is not None and same_events else section("events", _events),
+            events=before.events if before is not None and same_events else section("events", self._events),
         )
         self._texts = row if row["events"] is not None else {**row, "events": texts.get("events")}
         return found
+
+    def _events(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Most of them were shown before."""
+        before, self._shown = self._shown, {}
+        for row in rows:
+            known = before.get(row["id"])
+            self._shown[row["id"]] = known if known is not None and known[0] == row else (row, _shown(row))
+        return [known[1] for known in self._shown.values()]
 
     def _sqlite(self, db: Db) -> Sections:
         given = self._parameters()
@@ -270,9 +279,7 @@ def _lists(rows: Any) -> list[Values]:
     return [list(events.without_bytes(row).values()) for row in rows]
 
 
-def _events(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for row in rows:
-        row["created_at"] = decode_time(row["created_at"])
-        if isinstance(row["elapsed_s"], str):  # JSON has no word for NaN
-            row["elapsed_s"] = None
-    return [events.shown(row) for row in rows]
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An event out of JSON, which has no word for NaN."""
+    elapsed_s = None if isinstance(row["elapsed_s"], str) else row["elapsed_s"]
+    return events.shown({**row, "created_at": decode_time(row["created_at"]), "elapsed_s": elapsed_s})

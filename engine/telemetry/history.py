@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from engine.store import Db
+from engine.store.db import Row
 from engine.telemetry.hour import HourSummary, hour, hour_summary
 from engine.telemetry.rows import AHEAD_S, assemble
 from engine.telemetry.sample import BoxFacts, BoxSample, GpuFacts
@@ -101,10 +102,19 @@ def _last(db: Db, box: str, tier: str) -> datetime | None:
 
 def box_facts(db: Db) -> dict[str, BoxFacts]:
     """The rows of ``boxes``, by name."""
-    rows = db.all(
+    return facts_of(box_rows(db))
+
+
+def box_rows(db: Db) -> list[Row]:
+    """The rows of ``boxes`` as they stand there."""
+    return db.all(
         "select box, machine_id, description, cpu_model, cores, mem_mb, gpus, driver, kernel, simulated "
         "from boxes order by box"
     )
+
+
+def facts_of(rows: Sequence[Row]) -> dict[str, BoxFacts]:
+    """Rows of :func:`box_rows` as facts, by name."""
     return {row["box"]: BoxFacts(**(row | {"gpus": gpu_facts(row["gpus"])})) for row in rows}
 
 
