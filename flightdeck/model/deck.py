@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.display.lanes import LANE_SILENT_S
 from flightdeck.model.axis import HOUR_S, SPANS_S, slot_step
-from flightdeck.model.fleet import SAMPLE_GONE_S, SAMPLE_LATE_S, Box, Event, Lane, Project, View, merge_lanes
+from flightdeck.model.fleet import (
+    SAMPLE_GONE_S,
+    SAMPLE_LATE_S,
+    Box,
+    Event,
+    Lane,
+    Project,
+    View,
+    merge_lanes,
+)
 from flightdeck.model.lanes import counts, lane_word
 from flightdeck.model.slots import STEP_S, slot_of
 from flightdeck.model.text import clean
@@ -65,6 +76,16 @@ class Link:
     live_mono: float | None = None  # when the database last answered
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Lanes of a box (parked, draining, down); true while the ages of the view have grown by ``since_s`` to ``until_s``."""
+
+    box: Box
+    since_s: float
+    until_s: float
+    lanes: tuple[int, int, int]
+
+
 @dataclass
 class Deck:
     """Everything on screen that is not the cursor."""
@@ -81,7 +102,7 @@ class Deck:
     pasts: dict[tuple[str, int], History] = field(default_factory=dict)  # longer than an hour, by box and span
     _reader: ViewReader | None = None
     _all: tuple[View, int, tuple[Box, ...]] | None = None  # boxes(), of a view and so many histories
-    _standing: tuple[View, int, tuple[int, int, int]] | None = None
+    _counted: dict[str, _Counted] = field(default_factory=dict)
     _rows: dict[tuple[str, str | None], tuple[tuple[Lane, ...], tuple[Lane, ...]]] = field(default_factory=dict)
     _skew: timedelta | None = None  # database time minus the monotonic clock's epoch
 
@@ -236,11 +257,18 @@ class Deck:
         return self.loaded and self.view.leader is False and old
 
     def standing(self) -> tuple[int, int, int]:
-        """Lanes (parked, draining, down) of the whole fleet; counted once per view and every other second."""
-        tick = int(self.view_age() // 2)
-        if self._standing is None or self._standing[0] is not self.view or self._standing[1] != tick:
-            self._standing = (self.view, tick, counts(self.view.boxes, self.view_age()))
-        return self._standing[2]
+        """Lanes (parked, draining, down) of the whole fleet. Only boxes that are new are counted, and those of which a lane
+        has fallen silent since."""
+        age, before, self._counted = self.view_age(), self._counted, {}
+        found = []
+        for box in self.view.boxes:
+            known = before.get(box.raw)
+            if known is None or known.box is not box or not known.since_s <= age <= known.until_s:
+                known = _Counted(box, age, _next_silence(box, age), counts((box,), age))
+            self._counted[box.raw] = known
+            found.append(known.lanes)
+        parked, draining, down = (sum(lanes[which] for lanes in found) for which in range(3))
+        return parked, draining, down
 
     def lanes(self, box: Box, project: str | None) -> tuple[Lane, ...]:
         """Rows of a box: merged per queue in ``all`` (None), else those of one project."""
@@ -267,6 +295,12 @@ _EMPTY_PASTS = {slot_step(span_s): History(slot_step(span_s)) for span_s in SPAN
 def _telling(view: View) -> str:
     """The newest event that is more than the end of a job."""
     return next((event.id for event in view.events if event.kind != "completed"), "")
+
+
+def _next_silence(box: Box, age: float) -> float:
+    """Up to which age of the view no other lane of the box falls silent, seconds."""
+    beats = [lane.last_seen_s for lane in box.lanes if lane.last_seen_s is not None and not lane.silent(age)]
+    return LANE_SILENT_S - max(beats) if beats else math.inf
 
 
 def _states(box: Box) -> list[tuple[object, ...]]:

@@ -14,6 +14,7 @@ from engine.telemetry.sample import BoxSample, GpuSample
 from flightdeck.model import metrics
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box
+from flightdeck.model.lanes import counts
 from flightdeck.recording import Recording, Writer
 from tests.deck.fleet_data import KINDS, MONO, NOW, box_row, job, lane, update
 from tests.deck.piloting import StandingClock
@@ -108,6 +109,8 @@ def test_a_deck_that_reuses_boxes_knows_what_a_new_one_knows(seed: int) -> None:
         other = Deck(clock)
         other.apply(replace(news, view=fresh(news.view, source.at)))
         assert alike(deck, other)
+        clock.passed += source.rng.choice([0.0, 0.4, 12.0])
+        assert deck.standing() == counts(deck.view.boxes, deck.view_age())
         for box in deck.boxes():
             assert box == before.get(box.raw) or box.raw in changed
 
