@@ -19,7 +19,7 @@ from typing import Any
 
 from engine import config
 from engine.dag import runs
-from engine.dag.drain import drain
+from engine.dag.drain import Head, drain
 from engine.dag.runs import GraphCache
 from engine.errors import ReadOnlyStore, StoreUnavailable
 from engine.orchestrator import ahead, orphans, vacuum
@@ -215,14 +215,14 @@ class Dispatcher(SideLoop):
         return {"events": self.events, "failures": self.failures, **super().state()}
 
     def work(self) -> None:
-        graphs = GraphCache()
+        graphs, head = GraphCache(), Head()
         with ExitStack() as stack:
             db = stack.enter_context(self._store.connect("dispatch", timeout_s=STATEMENT_S))
             wait = _waiter(self._store, db, self.stopping, stack)
             pause = QUICK_S
             live, look_at_live = True, 0.0
             while not self.stopping.is_set():
-                done = drain(db, graphs)
+                done = drain(db, graphs, head=head)
                 self.events += done.events
                 self.failures += len(done.failed)
                 self.error = done.failed[0] if done.failed else None

@@ -19,15 +19,17 @@ def emit(db: Db, run_id: int, node_id: str, kind: str) -> None:
     )
 
 
-def open_events(db: Db, n: int = 100) -> list[dict[str, Any]]:
-    """Up to ``n`` unprocessed events that are due, oldest first.
+def open_events(db: Db, n: int = 100, after: int = 0) -> list[dict[str, Any]]:
+    """Up to ``n`` unprocessed events that are due, oldest first; only those with an id above ``after``.
 
     Inside a transaction their rows are locked, and those that another drainer holds are left out.
     """
     return db.all(
         "select id, run_id, node_id, kind, attempts, error, created_at from workflow_dispatch_events "
-        "where processed_at is null and (not_before is null or not_before <= {now}) order by id limit {n} {skip_locked}",
+        "where processed_at is null and id > {past} and (not_before is null or not_before <= {now}) "
+        "order by id limit {n} {skip_locked}",
         n=n,
+        past=after,
     )
 
 
