@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.segment import Segments
-from rich.traceback import Traceback
 from textual.binding import BindingType
 
 from flightdeck import actions as table
@@ -146,6 +144,9 @@ class FlightDeckApp(Shown, PagedApp, inherit_bindings=False):
 
     def _fatal_error(self) -> None:
         """As Textual does it, but without the values of local variables: they may hold a password."""
+        from rich.segment import Segments
+        from rich.traceback import Traceback  # slow to import, and nearly never wanted
+
         self._exit_renderables.append(Segments(self.console.render(Traceback(width=None))))
         self._close_messages_no_wait()
 

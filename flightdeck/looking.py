@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flightdeck.navigate import cycle, step
-from flightdeck.screens.box import BoxScreen
 from flightdeck.screens.commands import CommandsScreen
 from flightdeck.screens.dialog import PromptScreen
 from flightdeck.screens.help import HelpScreen
@@ -107,6 +106,8 @@ class Looker:
     # -- on one box
 
     def _turn(self, what: str, by: int) -> None:
+        from flightdeck.screens.box import BoxScreen
+
         page = self.app.page()
         if isinstance(page, BoxScreen):
             page.turn(what, by)

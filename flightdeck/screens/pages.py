@@ -9,25 +9,58 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flightdeck.screens.box import BoxScreen
-from flightdeck.screens.events import EventsScreen
 from flightdeck.screens.fleet import FleetScreen
-from flightdeck.screens.job import JobScreen
-from flightdeck.screens.jobs import JobsScreen
-from flightdeck.screens.queues import QueuesScreen
-from flightdeck.screens.throttle import ThrottleScreen
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
 TOP = ("fleet", "jobs", "throttle", "events", "queues")  # those with a number; the others are opened from one of them
 
+# What is not seen at the start is imported when it is: the first picture does not wait for it.
+
+
+def _box(**arguments: Any) -> Screen[Any]:
+    from flightdeck.screens.box import BoxScreen
+
+    return BoxScreen(**arguments)
+
+
+def _jobs(**arguments: Any) -> Screen[Any]:
+    from flightdeck.screens.jobs import JobsScreen
+
+    return JobsScreen(**arguments)
+
+
+def _job(**arguments: Any) -> Screen[Any]:
+    from flightdeck.screens.job import JobScreen
+
+    return JobScreen(**arguments)
+
+
+def _throttle(**arguments: Any) -> Screen[Any]:
+    from flightdeck.screens.throttle import ThrottleScreen
+
+    return ThrottleScreen(**arguments)
+
+
+def _events(**arguments: Any) -> Screen[Any]:
+    from flightdeck.screens.events import EventsScreen
+
+    return EventsScreen(**arguments)
+
+
+def _queues(**arguments: Any) -> Screen[Any]:
+    from flightdeck.screens.queues import QueuesScreen
+
+    return QueuesScreen(**arguments)
+
+
 PAGES: dict[str, Callable[..., Screen[Any]]] = {
     "fleet": FleetScreen,
-    "box": BoxScreen,
-    "jobs": JobsScreen,
-    "job": JobScreen,
-    "throttle": ThrottleScreen,
-    "events": EventsScreen,
-    "queues": QueuesScreen,
+    "box": _box,
+    "jobs": _jobs,
+    "job": _job,
+    "throttle": _throttle,
+    "events": _events,
+    "queues": _queues,
 }

@@ -116,8 +116,7 @@ class Painter:
 def changes(old: Spans, new: Spans, width: int) -> list[tuple[int, Spans]] | None:
     """Runs of cells of ``new`` that differ from ``old``: first column, and the styled text. None: not of this width."""
     head, tail = _alike(old, new)
-    begun = sum(_size(text) for text, _ in new[:head])
-    ended = sum(_size(text) for text, _ in new[len(new) - tail :])
+    begun, ended = _size(new[:head]), _size(new[len(new) - tail :])
     before, after = cells(old[head : len(old) - tail]), cells(new[head : len(new) - tail])
     if not begun + len(before) + ended == begun + len(after) + ended == width:
         return None
@@ -169,8 +168,10 @@ def cells(line: Spans) -> Spans:
     return out
 
 
-def _size(text: str) -> int:
-    return len(text) if _ALL_PLAIN.fullmatch(text) else len(cells([(text, "")]))
+def _size(line: Spans) -> int:
+    """Cells of a part of a line that begins with a cell of its own."""
+    text = "".join([text for text, _ in line])
+    return len(text) if _ALL_PLAIN.fullmatch(text) else len(cells(line))
 
 
 def _whole(line: Spans, start: int, stop: int) -> tuple[int, int]:

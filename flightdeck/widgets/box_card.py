@@ -256,18 +256,32 @@ def _put_lanes(
             where = "no lanes on this box" if scene.project is None else "no lanes of this project here"
             drawn.put(Row(width).add(f"  {where}", "faint").done())
         return
-    since = scene.deck.view_age()
-    shown = lanes[:rows]
     chosen = scene.cursor.lane if scene.cursor.box == box.raw and not scene.cursor.job else None
+    since = scene.deck.view_age()
+    silent = [part.silent(since) for lane in lanes for part in lane.parts]
+    of = (lanes, silent, since if any(silent) else None, rows, details, width, chosen, scene.glyphs)
+    kept = scene.lane_lines.get(box.raw)
+    if kept is None or kept[0] != of:
+        kept = scene.lane_lines[box.raw] = (of, _lane_lines(scene, lanes, since, rows, details, width, chosen))
+    for line, queue in kept[1]:
+        drawn.put(line, Cursor(box.raw, queue))
+
+
+def _lane_lines(
+    scene: Scene, lanes: tuple[Lane, ...], since: float, rows: int, details: int, width: int, chosen: str | None
+) -> list[tuple[Line, str]]:
+    """Lines, and the raw queue that each is about."""
+    shown = lanes[:rows]
     if chosen and all(lane.raw_queue != chosen for lane in shown) and shown:
         shown = (*shown[:-1], next((lane for lane in lanes if lane.raw_queue == chosen), shown[-1]))
     words = room_for_words(shown, width)
+    out = []
     for lane in shown:
-        target = Cursor(box.raw, lane.raw_queue)
-        drawn.put(lane_row(lane, width, scene.glyphs, lane.raw_queue == chosen, since, words), target)
-        if details and _wants_detail(lane, scene):
+        out.append((lane_row(lane, width, scene.glyphs, lane.raw_queue == chosen, since, words), lane.raw_queue))
+        if details and (lane.queue == "gpu" or lane.silent(since)):
             details -= 1
-            drawn.put(exit_row(lane, width, since) if lane.silent(since) else model_row(lane, width), target)
+            out.append((exit_row(lane, width, since) if lane.silent(since) else model_row(lane, width), lane.raw_queue))
+    return out
 
 
 def _chosen_job(scene: Scene, box: Box) -> str:

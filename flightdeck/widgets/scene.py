@@ -12,7 +12,7 @@ from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box, Job, Lane
 from flightdeck.model.slots import Pair
 from flightdeck.model.traces import History
-from flightdeck.widgets.lines import UNICODE, Glyphs
+from flightdeck.widgets.lines import UNICODE, Glyphs, Line
 from flightdeck.widgets.trace_picture import TraceCache
 
 
@@ -49,6 +49,9 @@ class Scene:
     name_cells: int = 18  # the longest name among the boxes shown
     shape_height: int = 0  # the lowest card's inner rows
     traces: TraceCache = field(default_factory=TraceCache)
+    lane_lines: dict[str, tuple[tuple[object, ...], list[tuple[Line, str]]]] = field(
+        default_factory=dict
+    )  # as drawn last
     window: Window = field(default_factory=Window)  # of every trace of every box on every page
     alerts: Alerts | None = None
     played: Callable[[], str] | None = None  # how a recording is played back; None: this is live

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import groupby
+
 from engine.telemetry import slow
 from flightdeck.model import units
 from flightdeck.model.axis import Axis, lay_out
@@ -26,15 +29,18 @@ def strip_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     end = scene.deck.end_slot(box, past.step_s)
     letters = _letters(past.throttle, axis, end)
     pointed = scrubbed_cell(scene, box, axis)
-    row.add(" " * (cells - len(letters)))
+    blank = cells - len(letters)
     if pointed is not None:
-        return _pointed(row, letters, pointed - (cells - len(letters))).done()
-    run = ""
-    for letter in [*letters, ""]:
-        if run and letter != run[0]:
-            row.add(run, TONES[run[0]])
-            run = ""
-        run += letter
+        return _pointed(row.add(" " * blank), letters, pointed - blank).done()
+    return _strip("".join(letters), blank, width, label)
+
+
+@lru_cache(maxsize=64)
+def _strip(letters: str, blank: int, width: int, label: int) -> Line:
+    row = Row(width).add("THROTTLE", "text", label).add(" " * blank)
+    for _, run in groupby(letters):
+        same = "".join(run)
+        row.add(same, TONES[same[0]])
     return row.done()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
-from flightdeck.model.axis import Axis, edge_text, lay_out
+from flightdeck.model.axis import Axis, Window, edge_text, lay_out
 from flightdeck.model.fleet import Box
 from flightdeck.model.metrics import BY_KEY, Metric
 from flightdeck.model.slots import slot_of
@@ -151,17 +152,22 @@ def _cell(axis: Axis, slot: int, end: int) -> int | None:
 
 def rule_row(scene: Scene, box: Box, width: int, label: int) -> Line:
     """The heading above the traces: the span of the axis and what the two columns of figures are."""
-    rule = scene.glyphs.rule
-    cells = trace_cells(width, label)
-    axis = lay_out(cells, scene.window.span_s, scene.past(box).step_s)
-    span = f"last {scene.window.words}"
-    row = Row(width).add(span if len(span) < label else f"last {scene.window.name}", "dim", label)
-    middle = f" {edge_text(scene.window.span_s, 0.5)} "
-    left = max(0, cells - axis.used // 2 - len(middle) // 2)
-    row.add(rule * left, "track").add(middle, "faint").add(rule * max(0, cells - left - len(middle)), "track")
     at = scene.at()
     figure = "now" if at is None else at.astimezone().strftime("%H:%M")
-    return row.add(figure, "dim" if at is None else "info", VALUE_CELLS, ">").add("peak", "dim", PEAK_CELLS, ">").done()
+    return _rule(scene.glyphs.rule, scene.window.span_s, scene.past(box).step_s, width, label, figure)
+
+
+@lru_cache(maxsize=32)
+def _rule(rule: str, span_s: int, step_s: int, width: int, label: int, figure: str) -> Line:
+    window, cells = Window(span_s), trace_cells(width, label)
+    axis = lay_out(cells, span_s, step_s)
+    span = f"last {window.words}"
+    row = Row(width).add(span if len(span) < label else f"last {window.name}", "dim", label)
+    middle = f" {edge_text(span_s, 0.5)} "
+    left = max(0, cells - axis.used // 2 - len(middle) // 2)
+    row.add(rule * left, "track").add(middle, "faint").add(rule * max(0, cells - left - len(middle)), "track")
+    row.add(figure, "dim" if figure == "now" else "info", VALUE_CELLS, ">")
+    return row.add("peak", "dim", PEAK_CELLS, ">").done()
 
 
 def reason(box: Box, metric: Metric) -> str:

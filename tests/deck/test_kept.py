@@ -109,7 +109,7 @@ class Flight:
             history.throttle._letters.clear()
             for ring in history.rings.values():
                 ring._drawn.clear()
-        return replace(self.scene, deck=deck, traces=TraceCache())
+        return replace(self.scene, deck=deck, traces=TraceCache(), lane_lines={})
 
 
 _STEPS = ["sample", "sample", "sample", "time", "time", "view", "look", "resize"]
@@ -185,7 +185,7 @@ def test_a_screen_after_many_updates_looks_as_if_drawn_from_nothing(seed: int) -
             page.redraw()
             shown = _lines(app)
             page._made.clear()
-            app.scene.traces = TraceCache()
+            app.scene.traces, app.scene.lane_lines = TraceCache(), {}
             for view in app.screen.query(LineView):
                 view._lines = []
             page.redraw()
