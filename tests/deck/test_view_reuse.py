@@ -15,6 +15,7 @@ from flightdeck.model import metrics
 from flightdeck.model.deck import Deck
 from flightdeck.model.fleet import Box
 from flightdeck.model.lanes import counts
+from flightdeck.model.view import read_view
 from flightdeck.recording import Recording, Writer
 from tests.deck.fleet_data import KINDS, MONO, NOW, box_row, job, lane, update
 from tests.deck.piloting import StandingClock
@@ -169,3 +170,21 @@ def test_readings_taken_at_once_are_those_taken_one_by_one() -> None:
         )
         row = BoxSample("b", NOW, cpu_pct=some(), cpu_temp_c=some(), net_rx_bps=some(), gpus=cards)
         assert metrics.spans(row) == [metrics._span(row, metric) for metric in metrics.METRICS]
+
+
+def test_a_lane_reads_the_same_the_second_time_and_with_odd_values() -> None:
+    """What is kept of a lane is kept by value and kind: 1 is no True, and a list is no word."""
+    odd = {
+        "slots": True,
+        "busy": [1],
+        "state": {"x": 1},
+        "last_exit_reason": "r",
+        "last_exit_code": 3,
+        "requested_by": "me",
+    }
+    for over in ({}, odd, {"slots": 1}, {"slots": 1.0}, {"slots": True}):
+        for _ in range(2):
+            (found,) = read_view({"boxes": [{"box": "b", "lanes": [lane("gpu", "p", **over)]}]}).boxes[0].lanes
+            assert (found.queue, found.raw_project, found.slots) == ("gpu", "p", 0 if over.get("slots") is True else 1)
+            if over is odd:
+                assert (found.busy, found.exit_reason, found.exit_code, found.ordered_by) == (0, "r", 3, "me")
