@@ -39,6 +39,7 @@ class Listener:
     project: str | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False
+    waits: bool = False  # for what happened before; events of jobs are held back until it is there
     _latest: dict[str, str] = field(default_factory=dict)
     _samples: dict[str, str] = field(default_factory=dict)
     _jobs: deque[str] = field(default_factory=deque)
@@ -68,12 +69,14 @@ class Listener:
         self.ready.set()
 
     def put_before(self, jobs: Sequence[tuple[int, str, str]]) -> None:
-        """Events of jobs from before this listener came; what came meanwhile stays behind them."""
+        """Events of jobs from before this listener came; what came meanwhile goes behind them."""
+        self.waits = False
         since = list(self._jobs)
         self._jobs.clear()
         for job in jobs:
             self.put_job(*job)
         self._jobs.extend(since)
+        self.ready.set()
 
     def put_gap(self, text: str) -> None:
         if "job" in self.kinds:
@@ -92,8 +95,9 @@ class Listener:
         if self._samples:
             parts.append(message("samples", f"[{','.join(self._samples.values())}]"))
             self._samples.clear()
-        parts += self._jobs
-        self._jobs.clear()
+        if not self.waits:
+            parts += self._jobs
+            self._jobs.clear()
         parts += [self._latest.pop(kind) for kind in ("changed",) if kind in self._latest]
         return "".join(parts)
 
@@ -110,6 +114,7 @@ class Hub:
         self._state: dict[str, Any] = {"state": "connecting"}
         self._view: dict[str, Any] | None = None
         self._seen: OrderedDict[int, None] | None = None  # events of jobs; None: no view yet
+        self.viewed = asyncio.Event()  # from now on every event of a job is told
 
     def join(self, listener: Listener) -> bool:
         """False: there are too many already."""
@@ -122,6 +127,7 @@ class Hub:
         if self._feed is None:
             self._loop = asyncio.get_running_loop()
             self._state, self._view, self._seen = {"state": "connecting"}, None, None
+            self.viewed.clear()
             feed = Feed(self._databases.store, lambda update: self._heard(feed, update), read_only=True)
             self._feed = feed
             feed.start()
@@ -198,6 +204,7 @@ class Hub:
         self._state = state
         if view is not None:
             self._view = view
+            self.viewed.set()
         changed = [name for name, there in (("state", new_state), ("fleet", view), ("samples", samples)) if there]
         texts = _Texts(state, view, changed)
         jobs = [job_of(row) for row in happened]
@@ -261,8 +268,10 @@ def sample_row(sample: BoxSample) -> dict[str, Any]:
 
 
 def job_of(row: Mapping[str, Any]) -> tuple[int, str, str]:
-    """An event of a job: its id, after which a client can go on, its project, and how it is told."""
-    return int(row["id"]), str(row["project"]), message("job", _json(jsonable(dict(row))), str(row["id"]))
+    """An event of a job: its id, after which a client can go on, its project, and how it is told: without its detail,
+    which may be large and stands at GET /jobs/{id}/events."""
+    told = {name: value for name, value in row.items() if name != "detail"}
+    return int(row["id"]), str(row["project"]), message("job", _json(jsonable(told)), str(row["id"]))
 
 
 def message(kind: str, data: str, number: str = "") -> str:

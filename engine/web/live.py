@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -11,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from engine.web.hub import KINDS, Hub, Listener, job_of, message
 from engine.web.problems import problem
+
+log = logging.getLogger("engine.web")
 
 router = APIRouter(tags=["live"])
 
@@ -24,7 +27,7 @@ ABOUT = """What changes, as it happens (`text/event-stream`). Events, by name:
 - `state`: `{state, at, listening}`; `connecting`, `live` or `lost` (the database is away; `next_try_s`).
 - `fleet`: the whole view, as `flightdeck snapshot --json` has it, without readings and events; when it changes.
 - `samples`: a list of the newest sample of each box that has one, by the flight recorder's columns.
-- `job`: one row of `job_events`, with its id as the event's id.
+- `job`: one row of `job_events` without its detail, with its id as the event's id.
 - `gap`: more events of jobs happened than are told; ask `GET /jobs/{id}/events`.
 - `changed`: `{what, at}`, only the names of what changed; told when it is asked for with `only`.
 
@@ -89,12 +92,14 @@ class Stream(Response):
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watching = [asyncio.create_task(self._until_gone(receive)), asyncio.create_task(self._until_stopping())]
+        beside = [self._until_gone(receive), self._until_stopping()]
+        if self._after is not None and "job" in self._listener.kinds:
+            self._listener.waits = True
+            beside.append(self._replay(self._after))
+        tasks = [asyncio.create_task(one) for one in beside]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send(send, f"retry: {RETRY_MS}\n\n")
-            if self._after is not None and "job" in self._listener.kinds:
-                await self._replay(self._after)
             while not self._listener.over:
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_S):
@@ -107,7 +112,7 @@ class Stream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._hub.leave(self._listener)
-            for task in watching:
+            for task in tasks:
                 task.cancel()
 
     async def _send(self, send: Send, text: str) -> None:
@@ -115,12 +120,14 @@ class Stream(Response):
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def _replay(self, after: int) -> None:
-        """First what happened while the client was away."""
+        """First what happened while the client was away: what the hub does not tell any more, or not yet."""
+        await self._hub.viewed.wait()
+        rows: list[dict[str, Any]] = []
+        more = True
         try:
             rows, more = await asyncio.get_running_loop().run_in_executor(None, self._hub.replay, after)
-        except Exception:  # the state says that the database is away; the client will ask again after the next event
-            self._listener.put_gap(message("gap", "{}"))
-            return
+        except Exception as error:  # whatever it is: the client is told of a gap, and of all that comes
+            log.warning("events: what a client missed was not read: %s", error)
         if more:
             self._listener.put_gap(message("gap", "{}"))
         self._listener.put_before([job_of(row) for row in rows])

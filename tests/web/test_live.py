@@ -65,13 +65,12 @@ def test_what_happens_is_told_and_told_again_to_who_comes_back(service: Service)
     with service.store.connect("test") as db:
         seed(db)
         with listening(service) as stream:
-            assert stream.next() == ("state", "", {"state": "connecting"})
-            assert stream.until(lambda told: told[0] == "state")[2]["state"] == "live"
+            assert stream.until(lambda told: told[0] == "state" and told[2]["state"] == "live")[2]["at"]
             view = stream.until(lambda told: told[0] == "fleet")[2]
             assert {box["box"] for box in view["boxes"]} == {"spark", "kite"} and "events" not in view
             event(db, 4711, "completed", "training", "", "spark")
             _, number, told = stream.until(lambda told: told[0] == "job")
-            assert (told["job_id"], told["type"], told["id"]) == ("4711", "completed", number)
+            assert (told["job_id"], told["type"], told["id"]) == ("4711", "completed", number) and "detail" not in told
         for missed in (4712, 4713):
             event(db, missed, "failed", "training", "", "spark")
         with listening(service, "?only=job", **{"last-event-id": number}) as stream:
@@ -140,7 +139,9 @@ def test_who_falls_behind_is_dropped_and_not_buffered() -> None:
 
 def test_what_happened_before_is_told_before() -> None:
     listener = Listener(frozenset({"job"}))
+    listener.waits = True
     listener.put_job(7, "", "7")
+    assert listener.take() == ""
     listener.put_before([(5, "", "5"), (6, "other", "6"), (7, "", "7")])
     assert listener.take() == "567"
 
