@@ -87,10 +87,10 @@ def test_the_fleet_has_boxes_readings_lanes_and_what_runs(app_client: TestClient
     assert "." * 20 not in text and "P" * 24 + "TTT" in text  # the strip, a letter a minute
 
 
-def test_every_page_draws_an_empty_database(app_client: TestClient) -> None:
+def test_every_page_draws_an_empty_database(quick: TestClient) -> None:
     for path in PAGES:
-        assert page(app_client, path).all("main"), path
-    assert "No box has reported yet" in page(app_client, "/").text
+        assert page(quick, path).all("main"), path
+    assert "No box has reported yet" in page(quick, "/").text
 
 
 def test_a_job_has_input_attempts_exit_code_in_words_and_log(app_client: TestClient, seeded: Seeded) -> None:
@@ -106,17 +106,15 @@ def test_a_job_has_input_attempts_exit_code_in_words_and_log(app_client: TestCli
         assert shown in text, shown
 
 
-def test_jobs_are_narrowed_by_status_project_and_words_and_paged(
-    app_client: TestClient, db: Db, seeded: Seeded
-) -> None:
-    assert "drawing" in page(app_client, "/page/jobs?status=running&project=render").text
-    assert "drawing" not in page(app_client, "/page/jobs?status=running&project=").text
-    assert "broke" in page(app_client, "/page/jobs?status=failed&text=dataset").text
+def test_jobs_are_narrowed_by_status_project_and_words_and_paged(quick: TestClient, rows: Db) -> None:
+    assert "drawing" in page(quick, "/page/jobs?status=running&project=render").text
+    assert "drawing" not in page(quick, "/page/jobs?status=running&project=").text
+    assert "broke" in page(quick, "/page/jobs?status=failed&text=dataset").text
     for number in range(120):
-        job(db, f"many_{number}", "completed", "training", "bulk")
-    first = page(app_client, "/page/jobs?status=completed&project=bulk&text=many")
+        job(rows, f"many_{number}", "completed", "training", "bulk")
+    first = page(quick, "/page/jobs?status=completed&project=bulk&text=many")
     older = str(first.all("a", rel="next")[0]["href"])
-    second = page(app_client, older).text
+    second = page(quick, older).text
     assert "many_119" in first.text and "many_20" in first.text and "many_19" not in first.text.replace("many_119", "")
     assert "many_19" in second and "many_0" in second and "many_20" not in second
 
