@@ -116,8 +116,9 @@ def _word(given: Mapping[str, str], name: str) -> str | None:
 
 
 @router.get("/jobs/{job_id}", summary="Look at a job", **documented("get_job"))
-def get_job(request: Request, job_id: str) -> Response:
+def get_job(request: Request) -> Response:
     """The job as it is now."""
+    job_id = request.path_params["job_id"]
     row = None
     if (number := row_number(job_id)) is not None:
         state = request.app.state
@@ -127,8 +128,9 @@ def get_job(request: Request, job_id: str) -> Response:
 
 
 @router.delete("/jobs/{job_id}", summary="Cancel a job", **documented("cancel_job"))
-def cancel(request: Request, job_id: str) -> Response:
+def cancel(request: Request) -> Response:
     """200: it waited, and is cancelled. 202: it runs, and was asked to stop (by force after 10 s). 409: it is over."""
+    job_id = request.path_params["job_id"]
     state = request.app.state
     number = row_number(job_id)
     if number is None:
@@ -150,8 +152,9 @@ def cancel(request: Request, job_id: str) -> Response:
 
 
 @router.get("/jobs/{job_id}/events", summary="What happened to a job", **documented("job_events"))
-def job_events(request: Request, job_id: str) -> Response:
+def job_events(request: Request) -> Response:
     """Every end of an attempt, and everything unusual, oldest first."""
+    job_id = request.path_params["job_id"]
     try:
         given = single(request, "limit", "after")
         limit = whole(given, "limit", 200, 1, 1000)
@@ -176,8 +179,9 @@ def job_events(request: Request, job_id: str) -> Response:
 
 
 @router.get("/jobs/{job_id}/log", summary="What a job printed", **documented("job_log"))
-def job_log(request: Request, job_id: str) -> Response:
+def job_log(request: Request) -> Response:
     """The newest 64 KiB of what its latest attempt printed, written every few seconds while it runs; empty: nothing yet."""
+    job_id = request.path_params["job_id"]
     found = _of_mine(request, job_id, lambda db, number: printed(db, INGEST, number))
     if found is None:
         return _missing(job_id)

@@ -6,6 +6,7 @@ to a call; what holds for all of them (tokens, limits, the database away) is add
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from engine import config, registry
 from engine.web.models import (
     STATUSES,
+    Event,
     EventPage,
     Job,
     JobPage,
@@ -71,7 +73,12 @@ _CALLS: dict[str, dict[str, Any]] = {
                 "in": "header",
                 "required": False,
                 "description": "Makes it safe to send again: the same key and body give the first job, another body is refused.",
-                "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]{0,253}[!-~])?$"},
+                "schema": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 255,
+                    "pattern": "^[!-~]([ -~]{0,253}[!-~])?$",
+                },
                 "example": "order-2026-01-31-0007",
             }
         ],
@@ -174,7 +181,7 @@ def documented(call: str) -> dict[str, Any]:
         responses[status] = found
     for status in (*_ALWAYS, *entry["bad"]):
         responses[status] = _refusal(status)
-    extra: dict[str, Any] = {TAG: call, "parameters": entry.get("parameters", [])}
+    extra: dict[str, Any] = {TAG: call}
     if (body := entry.get("body")) is not None:
         schema = {"$ref": f"#/components/schemas/{body.__name__}"}
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -212,8 +219,12 @@ def install(app: FastAPI) -> None:
 def _finish(document: dict[str, Any], guarded: bool) -> None:
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    for model in (Problem, JobRequest, RunRequest):
+    taken: tuple[type[BaseModel], ...] = (Problem, JobRequest, RunRequest)
+    for model in taken:
         schemas[model.__name__] = _schema(model)
+    given: tuple[type[BaseModel], ...] = (Job, JobPage, Event, Metrics)
+    for model in given:  # the framework leaves out of their examples what is null
+        schemas[model.__name__]["examples"] = _schema(model)["examples"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     job = schemas["JobRequest"]["properties"]
@@ -223,9 +234,9 @@ def _finish(document: dict[str, Any], guarded: bool) -> None:
     if guarded:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"token": []}]
-    for calls in document.get("paths", {}).values():
+    for path, calls in document.get("paths", {}).items():
         for operation in calls.values():
-            _finish_call(operation)
+            _finish_call(path, operation)
     health = document["paths"].get("/healthz", {}).get("get")
     if health is not None:
         health["security"] = []  # an empty list: it needs none
@@ -233,24 +244,18 @@ def _finish(document: dict[str, Any], guarded: bool) -> None:
             health["responses"].pop(status, None)
 
 
-def _finish_call(operation: dict[str, Any]) -> None:
+def _finish_call(path: str, operation: dict[str, Any]) -> None:
     call = operation.pop(TAG, None)
     for status in _ALWAYS:
         operation["responses"].setdefault(str(status), _refusal(status))
     if call is None:
         return
-    if "422" in operation["responses"] and 422 not in _CALLS[call]["bad"]:
-        del operation["responses"]["422"]  # the framework's, of a path that is any text
-    seen: set[tuple[str, str]] = set()
-    parameters = []
-    for parameter in operation.get("parameters", []):
-        if parameter["in"] == "path":
-            parameter["schema"] = _ID_IN
-            parameter["example"] = "1042"
-        if (parameter["in"], parameter["name"]) not in seen:
-            parameters.append(parameter)
-        seen.add((parameter["in"], parameter["name"]))
-    operation["parameters"] = parameters
+    ids = [
+        {"name": name, "in": "path", "required": True, "schema": _ID_IN, "example": "1042"}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+    operation["parameters"] = ids + _CALLS[call].get("parameters", [])
+    operation["responses"] = dict(sorted(operation["responses"].items()))
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:

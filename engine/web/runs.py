@@ -61,8 +61,9 @@ def _named(workflow: str) -> str:
 
 
 @router.get("/runs/{run_id}", summary="Look at a run", **documented("get_run"))
-def get_run(request: Request, run_id: str) -> Response:
+def get_run(request: Request) -> Response:
     """The run and all its nodes as they are now."""
+    run_id = request.path_params["run_id"]
     state = request.app.state
     number = row_number(run_id)
     if number is None:
@@ -73,9 +74,10 @@ def get_run(request: Request, run_id: str) -> Response:
 
 
 @router.delete("/runs/{run_id}", summary="Cancel a run", **documented("cancel_run"))
-def cancel(request: Request, run_id: str) -> Response:
+def cancel(request: Request) -> Response:
     """The run is cancelled at once. 202: nodes of it still run, and were asked to stop (by force after 10 s); it has
     ended when `finished_at` is set. 409: it was over."""
+    run_id = request.path_params["run_id"]
     state = request.app.state
     number = row_number(run_id)
     if number is None:
