@@ -129,7 +129,7 @@ class AccessMiddleware:
         if isinstance(found, Response):
             await found(scope, receive, send)
             return
-        wait_s = self._rate.take(found.name if found.level else f"from {_address(scope)}")
+        wait_s = self._rate.take(found.level if found.level else f"from {_address(scope)}")
         if wait_s:
             answer = problem(429, "too many requests a second; try again later", retry_after=wait_s)
             await answer(scope, receive, send)
@@ -138,13 +138,15 @@ class AccessMiddleware:
         await self.app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
+        if unclear := _unclear(scope):
+            return problem(400, unclear)
         query: bytes = scope["query_string"]
-        if not query or not self._has_token(query):
+        if not (query and self._has_token(query)) and not any(token in scope["path"] for token in self._keeper.tokens):
             return None
         if time.monotonic() - self._told > TOLD_S:
             self._told = time.monotonic()
             log.warning(
-                "request %s from %s: a token in the query string of %s %s was refused; change it, as logs may have it",
+                "request %s from %s: a token in the address of %s %s was refused; change it, as logs may have it",
                 current.get()[0],
                 _address(scope),
                 scope["method"],
@@ -212,6 +214,14 @@ class AccessMiddleware:
         return None
 
 
+def _unclear(scope: Scope) -> str:
+    """Why it is not clear who asks whom: a proxy may have believed another one of two. Empty: it is."""
+    names = [name for name, _ in scope["headers"] if name in (b"host", b"authorization")]
+    if len(names) != len(set(names)):
+        return "the header Host or Authorization is given more than once"
+    return "the header Host is missing" if b"host" not in names and scope["http_version"] == "1.1" else ""
+
+
 def _to_login(scope: Scope, headers: Mapping[bytes, bytes]) -> Response | None:
     """Whoever asks for a page, and not for data, is sent to the login."""
     if scope["method"] not in ("GET", "HEAD") or b"text/html" not in headers.get(b"accept", b""):
@@ -233,7 +243,9 @@ def _foreign(headers: Mapping[bytes, bytes]) -> Response | None:
 def _host_is_loopback(host: bytes) -> bool:
     name = host.decode("latin-1").lower()
     if name.startswith("["):
-        name = name[1:].partition("]")[0]
+        name, _, port = name[1:].partition("]")
+        if port and not port.startswith(":"):
+            return False
     else:
         name = name.partition(":")[0]
     if name == "localhost":

@@ -37,6 +37,7 @@ def create_app(settings: WebSettings, opener: Callable[[], Store] = open_store) 
         description="Submit, watch and cancel jobs and runs of a fleet.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # its answer would lead to whatever the Host header says
         lifespan=_lifespan,
     )
     app.state.settings = settings

@@ -15,6 +15,7 @@ import socket
 from enum import Enum
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from engine.web.limits import SECURITY
@@ -109,6 +110,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._raw = 0  # bytes of the head at hand
         self._verdict: tuple[int, str] | None = None
         self._last = False  # no further request after this one
+        self._framing = b""  # of a body behind a head that asks for another protocol
         if not self.crowd.join(self):
             self._turn_away(503, "too many connections; try again", [(b"retry-after", b"1")])
             return
@@ -127,10 +129,26 @@ class GuardedProtocol(HttpToolsProtocol):
             self._begin_head()
         if self._phase is Phase.HEAD:
             self._raw += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
         if self._phase is Phase.HEAD and self._raw > HEAD_MOST and not self.transport.is_closing():
             self._verdict = (431, f"the head of the request is longer than {HEAD_MOST:,} bytes")
             self.send_400_response("")
+
+    def _feed(self, data: bytes) -> None:
+        """Also past a head that offers to go on in another protocol, as clients do that would rather speak HTTP/2: the
+        parser stops there, but what follows is this request's body. Raises HttpParserError."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            framing, self._framing = self._framing, b""
+            if framing:
+                self.parser = httptools.HttpRequestParser(_Body(self))
+                self.parser.feed_data(b"POST / HTTP/1.1\r\nConnection: close\r\n%b\r\n" % framing)
+                self.parser.feed_data(data[stopped.args[0] :])
 
     def look_at_clock(self, now: float) -> None:
         """Called several times a second: close what is late."""
@@ -180,8 +198,13 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._last or self.parser.should_upgrade():
             self.cycle.keep_alive = False
+        if self.parser.should_upgrade():
+            framing = [field for field in self.headers if field[0] in (b"content-length", b"transfer-encoding")]
+            self._framing = b"".join(b"%b: %b\r\n" % field for field in framing)
 
     def on_message_complete(self) -> None:
+        if self._framing:
+            return
         self._phase = Phase.WHOLE
         self._deadline = float("inf")
         super().on_message_complete()
@@ -222,6 +245,14 @@ class GuardedProtocol(HttpToolsProtocol):
         """Answer without the app, and close."""
         self.transport.write(refusal(status, detail, more or []))
         self.transport.close()
+
+
+class _Body:
+    """What a parser tells that reads the rest of a request."""
+
+    def __init__(self, protocol: GuardedProtocol) -> None:
+        self.on_body = protocol.on_body
+        self.on_message_complete = protocol.on_message_complete
 
 
 def refusal(status: int, detail: str, more: list[tuple[bytes, bytes]]) -> bytes:

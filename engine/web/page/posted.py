@@ -23,6 +23,8 @@ async def read_form(request: Request) -> Fields:
     if kind != FORM_TYPE:
         raise BadInput(f"a form is sent as {FORM_TYPE}")
     body = await request.body()
+    if b"%00" in body or b"\0" in body:  # PostgreSQL has no text with it
+        raise BadInput("a form has no NUL characters")
     try:
         return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MOST)
     except ValueError:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from engine.errors import BadInput, Conflict, EngineError, NotFound, StoreError
 from engine.web.page.looks import trouble_of
 from engine.web.page.render import render
-from engine.web.problems import Busy
+from engine.web.problems import Busy, current
 
 log = logging.getLogger("engine.web")
 
@@ -25,13 +25,20 @@ class Refused(EngineError):
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages."""
+    """A route whose errors are pages; what can be got can be asked for its head, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "GET" in self.methods:
+            self.methods.add("HEAD")
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         inner = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             try:
+                if b"%00" in request.scope["query_string"]:  # PostgreSQL has no text with it
+                    raise BadInput("the address makes no sense")
                 return await inner(request)
             except Exception as error:
                 return error_page(request, error)
@@ -57,13 +64,13 @@ def error_page(request: Request, error: Exception) -> Response:
         case Conflict():
             return _page(request, 409, "Refused", str(error))
         case StoreError() | Busy():
-            log.warning("page %s: %s", request.url.path, error)
+            log.warning("page %s: %s", current.get()[1], error)
             return render(
                 request, "unavailable.html", 503, {"retry-after": "2"}, trouble=trouble_of(error), refresh_s=5
             )
         case EngineError():
             return _page(request, 422, "Refused", str(error))
-    log.exception("page %s failed", request.url.path, exc_info=error)
+    log.exception("request %s: page %s failed", *current.get(), exc_info=error)
     return _page(request, 500, "Something went wrong here", "The log has it, under this request's id.")
 
 

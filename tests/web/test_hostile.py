@@ -1,0 +1,102 @@
+"""What an attacker, or an odd client, might try that is neither too much nor too slow."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from engine.store import Store
+from engine.web.settings import WebSettings
+from tests.web.conftest import OPERATE, READ, Threaded, in_process, threaded
+from tests.web.sockets import connected, head, parsed, rest
+
+BODY = json.dumps({"payload": {"steps": 1}}).encode()
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+BEARER = {"authorization": f"Bearer {OPERATE}"}
+
+
+@pytest.fixture
+def guarded(sqlite_store: Store, web_settings: WebSettings) -> Iterator[TestClient]:
+    with in_process(sqlite_store, web_settings, token=OPERATE, token_read=READ) as client:
+        yield client
+
+
+@pytest.fixture
+def server(sqlite_store: Store, web_settings: WebSettings) -> Iterator[Threaded]:
+    with threaded(sqlite_store, web_settings) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", ["/jobs/", "/docs/", "/metrics/", "/page/jobs/"])
+def test_no_answer_leads_to_where_the_host_header_says(guarded: TestClient, path: str) -> None:
+    told = guarded.get(path, headers={**BEARER, "host": "evil.example"}, follow_redirects=False)
+    assert told.status_code == 404
+    assert "evil.example" not in str(told.headers) + told.text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["Host: evil.example"],
+        [f"Authorization: Bearer {READ}"],
+        ["Authorization: Bearer wrong"],
+    ],
+)
+def test_a_head_that_says_twice_who_asks_whom_is_refused(server: Threaded, fields: list[str]) -> None:
+    """A proxy may have believed the other one."""
+    with connected(server.port) as sock:
+        sock.sendall(head("GET", "/jobs", *fields, "Connection: close"))
+        assert parsed(rest(sock)).status == 400
+
+
+def test_a_head_that_says_not_whom_it_asks_is_refused(server: Threaded) -> None:
+    with connected(server.port) as sock:
+        sock.sendall(head("GET", "/healthz", "Connection: close").replace(b"Host: localhost\r\n", b""))
+        assert parsed(rest(sock)).status == 400
+
+
+@pytest.mark.parametrize("path", [f"/jobs/{READ}", f"/page/jobs/{READ}", f"/{READ.replace('e', '%65')}"])
+def test_a_token_in_a_path_is_refused_and_not_echoed(guarded: TestClient, path: str) -> None:
+    told = guarded.get(path, headers=BEARER)
+    assert told.status_code == 400
+    assert READ not in told.text
+
+
+def test_nul_characters_in_an_address_of_the_page_are_refused(app_client: TestClient) -> None:
+    """PostgreSQL has no text with them: that is no fault of ours to be logged with a trace."""
+    for path in (
+        *(f"/page/jobs?{name}=a%00b" for name in ("text", "queue", "box", "project", "sort")),
+        *(f"/page/events?{name}=%00" for name in ("text", "project")),
+        "/page/order?action=park&box=*&queue=*&project=%00",
+    ):
+        assert app_client.get(path).status_code == 422, path
+
+
+def test_nul_characters_in_a_form_are_refused(app_client: TestClient) -> None:
+    page = app_client.get("/page/order?action=park&box=*&queue=*&project=x").text
+    found = re.search(r'name="form_token" value="([^"]+)"', page)
+    assert found
+    order = f"form_token={found[1]}&action=park&box=*&queue=*&project=x&policy=drain"
+    for more in ("&reason=%00", "&project=%00", "&reason=a\0"):
+        assert app_client.post("/page/order", content=order + more, headers=FORM).status_code == 422, more
+    assert app_client.post("/page/order", content=order, headers=FORM, follow_redirects=False).status_code == 303
+
+
+@pytest.mark.parametrize("cut", [0, 3, 10_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_would_rather_speak_http_2_submits_a_job(server: Threaded, cut: int, chunked: bool) -> None:
+    """Java's own client offers it with every first request, also one with a body."""
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(BODY)}"
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY) if chunked else BODY
+    sent = head("POST", "/jobs", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMA", framing)
+    with connected(server.port) as sock:
+        sock.sendall(sent + body[:cut])
+        if body[cut:]:
+            sock.sendall(body[cut:])
+        told = parsed(rest(sock))
+    assert told.status == 201
+    assert told.json()["payload"] == {"steps": 1}
