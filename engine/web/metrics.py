@@ -70,7 +70,7 @@ def wants_text(accept: str) -> bool:
                     quality = float(parameter[2:])
                 except ValueError:
                     quality = 0.0
-        if kind in ("text/plain", "application/openmetrics-text"):
+        if kind in ("text/plain", "text/*", "application/openmetrics-text"):
             best["text"] = max(best["text"], quality)
         elif kind in ("application/json", "application/*"):
             best["json"] = max(best["json"], quality)
