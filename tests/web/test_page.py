@@ -90,6 +90,7 @@ def test_the_fleet_has_boxes_readings_lanes_and_what_runs(app_client: TestClient
 def test_every_page_draws_an_empty_database(quick: TestClient) -> None:
     for path in PAGES:
         assert page(quick, path).all("main"), path
+        assert quick.head(path).status_code == 200, path
     assert "No box has reported yet" in page(quick, "/").text
 
 
@@ -222,7 +223,11 @@ def test_parking_asks_first_and_names_lanes_and_jobs(app_client: TestClient, db:
 
 def test_parking_a_lane_leaves_its_order_and_who_gave_it(app_client: TestClient, db: Db, seeded: Seeded) -> None:
     form = ask(app_client, action="park", box="spark", queue="frames", project="render").fields(action="park")
-    said = post(app_client, "/page/order", [*form, ("policy", "hard"), ("reason", "new driver"), ("for", "2h")])
+    said = post(
+        app_client,
+        "/page/order",
+        [*form, ("policy", "hard"), ("reason", "new driver"), ("for", "1d"), ("for_text", "2h")],
+    )
     assert "frames on spark (project render) ordered off (hard)" in said
     order = controls.order_for(db, "spark", "frames", "render")
     assert (order.desired, order.policy, order.reason, order.requested_by) == (

@@ -29,7 +29,7 @@ class PageRoute(APIRoute):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "GET" in self.methods:
+        if self.methods is not None and "GET" in self.methods:
             self.methods.add("HEAD")
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
