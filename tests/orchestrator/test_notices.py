@@ -294,6 +294,10 @@ def test_a_gpu_that_is_slow_without_a_reason_is_told_once_whoever_leads(store: S
         watch.notices.look(watch.db)
         return [json.loads(line)["id"] for line in out.read_text().splitlines()] if out.exists() else []
 
+    def busy() -> bool:
+        assert watch.courier is not None
+        return watch.courier.busy
+
     try:
         slowed(db, 1000)
         assert watch.look() != [], "it is there, and older than the first look"
@@ -308,13 +312,13 @@ def test_a_gpu_that_is_slow_without_a_reason_is_told_once_whoever_leads(store: S
             "insert into control_events (action, requested_by, detail) values ('alert', 'recorder@x', {detail})",
             detail=Json({"kind": "something else"}),
         )
-        assert watch.courier is not None
+        eventually(lambda: told() and not busy(), what="the command has ended, and what it took is written down")
         for _ in range(8):  # past the time in which ids may be late
             watch.look()
-            assert not watch.courier.busy
+            assert not busy()
         watch.restart()
         watch.look()
-        assert told() == ["1020", "1010"] and db.value("select count(*) from control_events") == 4
+        assert not busy() and told() == ["1020", "1010"] and db.value("select count(*) from control_events") == 4
     finally:
         watch.notices.end(store)
         watch.db.close()
