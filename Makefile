@@ -11,7 +11,7 @@ help:
 	@echo "make demo         a living fleet of four boxes on an embedded PostgreSQL"
 	@echo "make test         the whole test suite"
 	@echo "make coverage     the test suite, and which lines of the programs it ran"
-	@echo "make test-external  the tests that need root or a pooler (see tests/external)"
+	@echo "make test-external  the tests that need root, a pooler or a browser (see tests/external)"
 	@echo "make chaos        a fleet under kills, freezes and restarts, and a verdict: JOBS=10000 LANES=8 SEED=1 STORE=postgresql"
 	@echo "make lint         ruff, mypy, the import contracts and known vulnerabilities of what is installed"
 	@echo "make bench        the benchmarks, beside their peers"
