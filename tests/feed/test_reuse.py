@@ -169,6 +169,18 @@ def test_an_event_that_commits_late_is_shown(db: Db) -> None:
     assert [row["id"] for row in fleet.read(db, {}, {})[0]["events"]] == ["9", "7"]
 
 
+def test_an_event_whose_job_was_renamed_says_so_with_the_next_event(db: Db) -> None:
+    db.run("insert into ingest_jobs (task_name, queue, status) values ('old', 'train', 'queued')")
+    number = db.value("select max(id) as id from ingest_jobs")
+    event = "insert into job_events (family, job_id, event_type) values ('ingest', {job}, 'completed')"
+    fleet = FleetView()
+    db.run(event, job=number)
+    assert "old" in fleet.read(db, {}, {})[0]["events"][0]["text"]
+    db.run("update ingest_jobs set task_name = 'new'")
+    db.run(event, job=number)
+    assert fleet.read(db, {}, {})[0]["events"] == view(db, None, {}, {})[0]["events"]
+
+
 def test_a_payload_of_a_known_form_is_read_as_it_is_cleaned() -> None:
     """The glance lets through what cleaning would leave as it is, and nothing else."""
     rng = random.Random(5)
