@@ -111,9 +111,9 @@ def page(db: Db, wanted: Filter, limit: int = 50, offset: int = 0, after: int | 
         ids = _newest(db, wanted, limit + 1, offset, behind)
         jobs = _rows(db, ids[:limit])
         n = total(db, wanted)
-    more = len(ids) > len(jobs)
-    early = more and len(jobs) < min(limit, len(ids))
-    return Page(jobs, n, len(jobs) if early else limit, jobs[-1]["id"] if more and jobs else None)
+    if jobs and jobs[-1]["id"] != ids[:limit][-1]:  # cut, or the last of them was deleted meanwhile
+        return Page(jobs, n, len(jobs), jobs[-1]["id"])
+    return Page(jobs, n, limit, ids[limit - 1] if len(ids) > limit else None)
 
 
 # -- which

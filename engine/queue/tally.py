@@ -16,6 +16,7 @@ from typing import Any
 
 from engine.queue.events import without_bytes
 from engine.queue.family import FAMILIES
+from engine.queue.looking import by_index
 from engine.store import Db
 
 BUCKETS = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)  # seconds, upper ends
@@ -93,6 +94,10 @@ class Tally:
 
     def read(self, db: Db, deadline: float) -> None:
         """Count what is new. ``deadline`` (of this clock): what is not read by then is read the next time (``unread``)."""
+        with by_index(db):
+            self._read(db, deadline)
+
+    def _read(self, db: Db, deadline: float) -> None:
         top = int(db.value("select max(id) as top from job_events") or 0)
         running = self._running(db)
         if self._mark is None or top < self._mark:  # the beginning, or another database under the same name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.queue import listing, metrics
+from engine.queue import listing, metrics, tally
 from engine.queue.listing import Filter, page
 from engine.queue.looking import by_index
 from engine.store import Db
@@ -36,6 +36,9 @@ def test_a_long_history_is_listed_and_counted_out_of_indexes(db: Db) -> None:
                     assert "ingest_jobs_ended" in found, found
         assert "ingest_jobs_ended" in plan(db, metrics.mean_statement(db), project="", n=10)
         assert "job_events_caused" in plan(db, metrics.caused_statement(), project="")
+        found = plan(db, tally._STRETCH[db.kind], past=0, until=10)
+        assert "job_events_pkey" in found or "SEARCH e USING INTEGER PRIMARY KEY" in found, found
+        assert "Seq Scan" not in found and "SCAN j" not in found, found
 
 
 def test_a_project_whose_jobs_are_old_and_few_is_found_behind_many_of_another(
