@@ -126,6 +126,6 @@ def _round_up(value: float) -> float:
     """The next of 1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     for step in (1, 1.2, 1.4, 1.6, 2, 2.5, 3, 4, 5, 6, 8, 10):
-        if value <= step * power * 1.0000001:
-            return float(step * power)
+        if value <= step * power * (1.0 + 1e-12):  # 1.2 times a power of ten may be a hair below it
+            return max(float(step * power), value)
     return 10.0 * power
