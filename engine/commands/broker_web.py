@@ -40,7 +40,6 @@ def command(
     """
     start(db=db, project=project, box=box, app=app_module, log_level=log_level)
     try:
-        from engine.web import access_log
         from engine.web.app import create_app
         from engine.web.server import serve
         from engine.web.settings import WebSettings, check_bind
@@ -60,7 +59,6 @@ def command(
         if "newer program" in str(error):
             raise
         log.warning("requests are refused until the database can be used: %s", error)
-    access_log.set_up()
     serve(application, host, port, settings)
 
 

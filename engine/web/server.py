@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from engine.errors import EngineError
+from engine.web import access_log
 from engine.web.protocol import Crowd, protocol_class
 from engine.web.settings import WebSettings
 
@@ -33,6 +34,7 @@ def serve(app: FastAPI, host: str, port: int, settings: WebSettings) -> None:
     Raises EngineError when the address cannot be had.
     """
     sockets = bind(host, port)
+    access_log.set_up()
     make_server(app, settings).run(sockets)
 
 

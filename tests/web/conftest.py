@@ -41,7 +41,7 @@ class Service:
 
     def client(self, token: str | None = OPERATE, **options: Any) -> httpx.Client:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=False, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30.0, trust_env=False, verify=False, **options)
 
 
 def start_service(
@@ -86,7 +86,7 @@ class Threaded:
     def client(self, token: str | None = OPERATE, **options: Any) -> httpx.Client:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         url = f"http://127.0.0.1:{self.port}"
-        return httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False, **options)
+        return httpx.Client(base_url=url, headers=headers, timeout=30.0, trust_env=False, verify=False, **options)
 
     def end(self) -> None:
         """As SIGTERM does."""

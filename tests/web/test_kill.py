@@ -6,10 +6,12 @@ import contextlib
 import json
 import selectors
 import socket
+from collections.abc import Callable
 
 from engine.store import Store
+from engine.web.settings import WebSettings
 from tests.support import Processes
-from tests.web.conftest import Service, start_service
+from tests.web.conftest import start_service, threaded
 from tests.web.sockets import Answer, head, parsed
 
 POSTS = 200
@@ -17,18 +19,18 @@ LATE = 10  # posts whose last byte is still to come when the server is killed
 MIDDLE = 60
 
 
-def test_kill_9_in_the_middle_of_200_posts(processes: Processes, store: Store) -> None:
+def test_kill_9_in_the_middle_of_200_posts(processes: Processes, store: Store, web_settings: WebSettings) -> None:
     """Every 201 stands in the database; every key that got no answer gives exactly one job when it is sent again."""
     service = start_service(processes, store, {"FLIGHTDECK_WEB_RATE": "0"})
-    first = post_all(service, kill_after=MIDDLE)
+    first = post_all(service.port, MIDDLE, service.process.kill)
     assert service.process.wait(30) == -9
     assert MIDDLE <= len(first) <= POSTS - LATE
     assert {told.status for told in first.values()} == {201}
     before = jobs(store)
     assert ids(first).items() <= before.items()
 
-    again = start_service(processes, store, {"FLIGHTDECK_WEB_RATE": "0"})
-    second = post_all(again)
+    with threaded(store, web_settings) as again:
+        second = post_all(again.port)
     assert len(second) == POSTS
     assert {told.status for told in second.values()} == {200, 201}
     assert {second[key].status for key in before} == {200}
@@ -48,10 +50,10 @@ def ids(answers: dict[str, Answer]) -> dict[str, str]:
     return {key: told.json()["id"] for key, told in answers.items()}
 
 
-def post_all(service: Service, kill_after: int = 0) -> dict[str, Answer]:
+def post_all(port: int, middle: int = 0, kill: Callable[[], None] = lambda: None) -> dict[str, Answer]:
     """Post 200 jobs at once, each on its own connection and under its own key; key -> what was answered.
 
-    ``kill_after``: so many answers and the server is killed, with all the others underway.
+    ``kill`` is called after so many (``middle``) answers, with all the others underway.
     """
     answered: dict[str, Answer] = {}
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as waiting:
@@ -59,8 +61,8 @@ def post_all(service: Service, kill_after: int = 0) -> dict[str, Answer]:
             key = f"key-{number}"
             body = json.dumps({"payload": {"steps": number + 1}}).encode()
             ask = head("POST", "/jobs", f"Content-Length: {len(body)}", f"Idempotency-Key: {key}", "Connection: close")
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=60))
-            late = kill_after and number >= POSTS - LATE
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            late = middle and number >= POSTS - LATE
             sock.sendall(ask + (body[:-1] if late else body))
             waiting.register(sock, selectors.EVENT_READ, (key, bytearray()))
         while waiting.get_map():
@@ -77,8 +79,8 @@ def post_all(service: Service, kill_after: int = 0) -> dict[str, Answer]:
                 waiting.unregister(chosen.fileobj)
                 if told := whole(bytes(said)):
                     answered[key] = told
-                    if len(answered) == kill_after:
-                        service.process.kill()
+                    if len(answered) == middle:
+                        kill()
     return answered
 
 

@@ -21,6 +21,7 @@ from tests.support import eventually
 from tests.web.conftest import OPERATE, Service, threaded
 from tests.web.sockets import answer, connected, head, parsed, rest
 
+ENDED = "select pg_terminate_backend(pid, 60000) from pg_stat_activity where datname = %s"  # waits until they are
 BODY = json.dumps({"payload": {"steps": 1}}).encode()
 
 
@@ -127,13 +128,13 @@ def test_a_database_that_goes_and_comes_postgresql(pg_store: Store, server_url: 
     ):
         assert client.post("/jobs", content=BODY).status_code == 201
         admin.execute(f'alter database "{name}" allow_connections false')
-        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+        admin.execute(ENDED, [name])
         _refuses(client)
         admin.execute(f'alter database "{name}" allow_connections true')
         _comes_back(client)
         # Sessions that end while nobody uses them cost nobody a request.
         for _ in range(3):
-            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+            admin.execute(ENDED, [name])
             assert client.get("/jobs").status_code == 200
 
 
