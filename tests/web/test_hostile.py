@@ -9,9 +9,11 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from engine.store import Store
+from engine.store import Db, Store
+from engine.web.page.views import QUEUES_MOST
 from engine.web.settings import WebSettings
 from tests.web.conftest import OPERATE, READ, Threaded, in_process, threaded
+from tests.web.fleet_rows import job, lane
 from tests.web.sockets import connected, head, parsed, rest
 
 BODY = json.dumps({"payload": {"steps": 1}}).encode()
@@ -100,3 +102,14 @@ def test_a_client_that_would_rather_speak_http_2_submits_a_job(server: Threaded,
         told = parsed(rest(sock))
     assert told.status == 201
     assert told.json()["payload"] == {"steps": 1}
+
+
+def test_the_page_of_queues_is_bounded_and_keeps_what_is_served(app_client: TestClient, db: Db) -> None:
+    with db.transaction():
+        for i in range(QUEUES_MOST + 20):
+            job(db, "waits", "queued", f"many{i}", "")
+        lane(db, "spark", "served", "")
+    page = app_client.get("/page/queues").text
+    assert page.count('<th scope="row">') == QUEUES_MOST
+    assert ">served</a>" in page
+    assert "21 more" in page

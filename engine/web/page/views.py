@@ -31,6 +31,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 REFRESH_S = 10  # without JavaScript
 STRIP_FRESH_S = 10.0
 MANY = 20  # boxes; of more the page is drawn less often
+QUEUES_MOST = 300  # of queues and projects that are drawn
 KINDS = ("telling", "all", "trouble", "jobs", "orders")
 
 
@@ -103,8 +104,11 @@ def why_exit(code: object) -> str:
 def queues_page(request: Request) -> Response:
     """What waits, what runs, who serves it and why not."""
     look = looks_of(request).look("queues", lambda db: queues.queues_view(db), fresh_s=1.5)
+    shown = look.value["queues"]
+    if len(shown) > QUEUES_MOST:  # what lanes serve comes first, then what runs
+        shown = sorted(shown, key=lambda row: (row["desired"] == "none", not row["running"]))[:QUEUES_MOST]
     return render(
-        request, "queues.html", page="queues", view=look.value, order_url=partial(order_url, here_of(request)),
+        request, "queues.html", page="queues", view=look.value, queues=shown, order_url=partial(order_url, here_of(request)),
         age_s=look.age_s, trouble=look.trouble, refresh_s=REFRESH_S,
     )  # fmt: skip
 
