@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from engine.queue.enqueue import PRIORITY_LIMIT
+from engine.web.examples import EVENT, GRAPH, JOB, RUN
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 NodeStatus = Literal["queued", "running", "succeeded", "failed", "cancelled", "awaiting_input", "skipped"]
@@ -45,28 +46,6 @@ Priority = Annotated[
     BeforeValidator(_whole),
 ]
 
-_JOB: dict[str, Any] = {
-    "id": "1042",
-    "task": "train",
-    "queue": "training",
-    "status": "succeeded",
-    "payload": {"steps": 3, "samples": 100},
-    "result": {
-        "steps": 3,
-        "samples": 100,
-        "loss": 2.247130285,
-        "losses": [4.05633369, 3.281837789, 2.697837158],
-        "weights": [0.565222074, -0.50098868],
-    },
-    "error": None,
-    "attempt": 1,
-    "max_attempts": 1,
-    "progress": 100.0,
-    "created_at": "2026-01-31T12:00:00.123456Z",
-    "started_at": "2026-01-31T12:00:00.131072Z",
-    "finished_at": "2026-01-31T12:00:00.140288Z",
-}
-
 
 class JobRequest(BaseModel):
     """One job to be done."""
@@ -104,7 +83,7 @@ class JobRequest(BaseModel):
 class Job(BaseModel):
     """One job. It is over when its status is succeeded, failed or cancelled, and never changes after."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_JOB]})
+    model_config = ConfigDict(json_schema_extra={"examples": [JOB]})
 
     id: Id
     task: str
@@ -115,7 +94,9 @@ class Job(BaseModel):
     error: str | None = Field(description="Why it failed, was cancelled, or (while queued) is tried again.")
     attempt: int = Field(ge=0, description="How often it has been begun.")
     max_attempts: int
-    progress: float | None = Field(description="0 to 100, as the task reports it; null: nothing reported. Of a job that has succeeded 100.")
+    progress: float | None = Field(
+        description="0 to 100, as the task reports it; null: nothing reported. Of a job that has succeeded 100."
+    )
     created_at: Moment | None
     started_at: Moment | None
     finished_at: Moment | None
@@ -125,7 +106,7 @@ class JobPage(BaseModel):
     """Jobs, newest first."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"items": [_JOB], "total": 1, "limit": 50, "offset": 0, "next": None}]}
+        json_schema_extra={"examples": [{"items": [JOB], "total": 1, "limit": 50, "offset": 0, "next": None}]}
     )
 
     items: list[Job]
@@ -140,24 +121,7 @@ class JobPage(BaseModel):
 class Event(BaseModel):
     """The end of one attempt of a job, or something unusual."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "88",
-                    "at": "2026-01-31T12:00:07.500000Z",
-                    "type": "requeued",
-                    "cause": "executor_died",
-                    "attempt": 1,
-                    "box": "spark",
-                    "exit_code": 137,
-                    "elapsed_s": 7.25,
-                    "text": "spark training: train (job 1042) requeued (executor died), exit 137",
-                    "detail": {"reason": "killed by signal 9"},
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [EVENT]})
 
     id: Id
     at: Moment | None
@@ -178,17 +142,10 @@ class Event(BaseModel):
 class EventPage(BaseModel):
     """Events, oldest first."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"items": [EVENT], "next": None}]})
+
     items: list[Event]
     next: Id | None = Field(description="Give it as `after` to read on; null: these were the last so far.")
-
-
-_GRAPH: dict[str, Any] = {
-    "name": "prepare-and-merge",
-    "nodes": [
-        {"id": "fetch", "node": "fetch", "inputs": {"url": {"$context": "url"}}},
-        {"id": "merge", "node": "merge", "depends_on": ["fetch"], "inputs": {"rows": {"$from": "fetch.rows"}}},
-    ],
-}
 
 
 class RunRequest(BaseModel):
@@ -198,7 +155,7 @@ class RunRequest(BaseModel):
         extra="forbid",
         strict=True,
         json_schema_extra={
-            "examples": [{"graph": _GRAPH, "context": {"url": "https://example.org/rows"}}, {"workflow": "nightly"}],
+            "examples": [{"graph": GRAPH, "context": {"url": "https://example.org/rows"}}, {"workflow": "nightly"}],
             "oneOf": [{"required": ["graph"]}, {"required": ["workflow"]}],
         },
     )
@@ -253,6 +210,8 @@ class RunNode(BaseModel):
 
 class Run(BaseModel):
     """One execution of a graph."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [RUN]})
 
     id: Id
     workflow: str

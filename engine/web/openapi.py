@@ -222,7 +222,7 @@ def _finish(document: dict[str, Any], guarded: bool) -> None:
     taken: tuple[type[BaseModel], ...] = (Problem, JobRequest, RunRequest)
     for model in taken:
         schemas[model.__name__] = _schema(model)
-    given: tuple[type[BaseModel], ...] = (Job, JobPage, Event, Metrics)
+    given: tuple[type[BaseModel], ...] = (Job, JobPage, Event, EventPage, Run, Metrics)
     for model in given:  # the framework leaves out of their examples what is null
         schemas[model.__name__]["examples"] = _schema(model)["examples"]
     for name in ("HTTPValidationError", "ValidationError"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import jsonschema
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -87,3 +88,31 @@ def _call(operation: Any, mode: Any) -> None:
         case.validate_response(answer, excluded_checks=[positive_data_acceptance] if explained else [])
 
     check()
+
+
+def test_the_document_names_the_contract_s_answers_and_its_examples_are_valid(web_settings: WebSettings) -> None:
+    registry.register_ingest_task("resize", lambda **_: None)
+    app = create_app(replace(web_settings, token=OPERATE), lambda: Store("sqlite:////nowhere/at-all_test.db"))
+    document = app.openapi()
+    contract = {
+        ("/jobs", "post"): {"201", "200", "413", "422", "429"},
+        ("/jobs", "get"): {"200", "422"},
+        ("/jobs/{job_id}", "get"): {"200", "404"},
+        ("/jobs/{job_id}", "delete"): {"200", "202", "404", "409"},
+        ("/metrics", "get"): {"200"},
+        ("/healthz", "get"): {"200", "503"},
+    }
+    for (path, method), statuses in contract.items():
+        assert statuses <= set(document["paths"][path][method]["responses"]), path
+    schemas = document["components"]["schemas"]
+    wanted = schemas["JobRequest"]["properties"]
+    assert wanted["task"]["enum"] == ["resize", "train"] and wanted["queue"]["enum"] == ["default", "training"]
+    assert document["security"] == [{"token": []}] and document["paths"]["/healthz"]["get"]["security"] == []
+    shown = 0
+    for name, schema in schemas.items():
+        whole = {**schema, "components": document["components"]}
+        for example in schema.get("examples", ()):
+            jsonschema.validate(example, whole)
+            shown += 1
+        assert schema.get("examples") or name == "RunNode", name
+    assert shown >= 8
