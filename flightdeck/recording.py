@@ -10,8 +10,9 @@ Every other line begins with ``t``, seconds since the recording began, and is on
     {"t": 15.5, "ask": "job", "with": {"job_id": "7"}, "say": {...}, "error": ""}
 
 Times inside are whole microseconds of the epoch. A sample is a row of values in the order that ``columns`` gives, so that
-columns may come and go. ``view`` stands in full once a minute, in between only what is different (``change``); the ages of a box
-count from its own ``at``, those of one that has none (older recordings) from the view's. A line that cannot be read is skipped and counted; the last one may be cut off.
+columns may come and go. ``view`` stands in full once a minute, in between only what is different (``change``); the ages of
+a box count from its own ``at``, those of one that has none (older recordings) from the view's. A line that cannot be read is
+skipped and counted; the last one may be cut off.
 """
 
 from __future__ import annotations
