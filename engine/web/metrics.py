@@ -1,6 +1,6 @@
 """GET /metrics: the project's jobs as JSON, or the whole fleet as text for Prometheus.
 
-One look at the database a second at most, whoever asks; what it finds is told to all who ask meanwhile. Gauges are what is;
+One look at the database at a time, whoever asks; what a long one finds is told to all who ask within a second. Gauges are what is;
 counters and histograms begin with this process (see :mod:`engine.queue.tally`), which is what rates are made of.
 """
 
@@ -30,7 +30,8 @@ from engine.web.problems import problem
 
 router = APIRouter(tags=["metrics"])
 
-KEPT_S = 1.0  # an answer is good for so long
+QUICK_S = 0.1  # an answer that took longer
+KEPT_S = 1.0  # is good for so long
 SCRAPE_S = 2.0  # reading on in the events ends then; the next scrape goes on
 
 T = TypeVar("T")
@@ -124,20 +125,23 @@ class Watch:
 
 
 class Kept(Generic[T]):
-    """One answer for all who ask within a second: the first makes it, the others wait for it."""
+    """One maker at a time. An answer that was long in the making is given to all who ask within a second; others are made
+    anew, so that whoever submits a job and asks finds it counted."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._until = float("-inf")
-        self._value: T | None = None
+        self._kept: tuple[float, T] | None = None  # good until
 
     def get(self, make: Callable[[], T]) -> T:
         with self._lock:
-            if self._value is None or self._clock() >= self._until:
-                self._value = make()
-                self._until = self._clock() + KEPT_S
-            return self._value
+            begun = self._clock()
+            if self._kept is not None and begun < self._kept[0]:
+                return self._kept[1]
+            value = make()
+            now = self._clock()
+            self._kept = (now + KEPT_S, value) if now - begun > QUICK_S else None
+            return value
 
 
 class Families(Collector):

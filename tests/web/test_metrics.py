@@ -206,20 +206,24 @@ def test_which_form_an_accept_header_asks_for(accept: str, text: bool) -> None:
     assert wants_text(accept) is text
 
 
-def test_one_look_a_second_serves_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_look_serves_all_who_ask_within_a_second_and_a_quick_one_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(metrics, "KEPT_S", 1.0)
     now, made = [0.0], []
     kept: Kept[int] = Kept(lambda: now[0])
 
-    def make() -> int:
+    def make(seconds: float) -> int:
+        now[0] += seconds
         made.append(now[0])
         return len(made)
 
-    assert [kept.get(make), kept.get(make)] == [1, 1]
-    now[0] = 0.9
-    assert kept.get(make) == 1
-    now[0] = 1.0
-    assert kept.get(make) == 2
+    assert [kept.get(lambda: make(0.05)), kept.get(lambda: make(0.05))] == [1, 2]
+    assert [kept.get(lambda: make(0.5)), kept.get(lambda: make(0.5))] == [3, 3]
+    now[0] += 0.9
+    assert kept.get(lambda: make(0.5)) == 3
+    now[0] += 0.2
+    assert kept.get(lambda: make(0.05)) == 4
 
 
 # -- what docs/ ships for Prometheus and Grafana
