@@ -241,6 +241,7 @@ def test_every_metric_of_the_dashboard_and_of_the_alert_rules_is_exported(app_cl
     db.run("insert into boxes (box) values ('spark')")
     db.run("insert into flight_recorder (box, tier) values ('spark', 'detail')")
     db.run("insert into worker_heartbeats (box, queue, state) values ('b1', 'training', 'running')")
+    db.run("insert into services (kind, box, incarnation) values ('recorder', 'spark', 'life-1')")
     history(db)
     there = exported(app_client)
     dashboard = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text())
