@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -205,8 +206,8 @@ def ended_statement(db: Db) -> str:
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Counts, means and 95 % of these ends. Only completed attempts tell how long a job runs: failed ones end early."""
-    ran = [row["elapsed_s"] for row in rows if row["event_type"] == "completed" and row["elapsed_s"] is not None]
-    waited = [max(0.0, row["waited_s"]) for row in rows if row["waited_s"] is not None]
+    ran = _numbers(row["elapsed_s"] for row in rows if row["event_type"] == "completed")
+    waited = [max(0.0, waited) for waited in _numbers(row["waited_s"] for row in rows)]
     return {
         "done": sum(row["event_type"] == "completed" for row in rows),
         "failed": sum(row["event_type"] == "failed" for row in rows),
@@ -215,6 +216,11 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "wait_mean_s": _mean(waited),
         "wait_p95_s": percentile(waited, 0.95),
     }
+
+
+def _numbers(values: Iterable[Any]) -> list[float]:
+    """Those that are numbers: SQLite keeps whatever a foreign program writes into a column."""
+    return [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -243,8 +249,8 @@ def _served(lanes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         counted[state] += 1
         wanted.add(lane["desired"])
         if state != "down":
-            counted["slots"] += lane["slots"]
-            counted["busy"] += lane["busy"]
+            for name in ("slots", "busy"):
+                counted[name] += sum(int(n) for n in _numbers([lane[name]]))
     desired = "none" if not wanted else wanted.pop() if len(wanted) == 1 else "mixed"
     return {"lanes": counted, "desired": desired}
 

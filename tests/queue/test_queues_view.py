@@ -15,7 +15,7 @@ from engine.queue.finish import Outcome, finish
 from engine.queue.queues import figures, lane_state, percentile, queues_view
 from engine.queue.workers import Worker, beat
 from engine.snapshot import jsonable
-from engine.store import Db
+from engine.store import Db, Store
 from tests.queue.conftest import FUTURE, PAST, add_ingest, add_many, add_node, add_run, lane, take
 
 
@@ -196,3 +196,20 @@ def test_figures_of_ends() -> None:
         assert sum(value <= p95 for value in values) >= 0.95 * n
         assert all(sum(other <= value for other in values) < 0.95 * n for value in values if value < p95)
     assert percentile([], 0.95) is None
+
+
+def test_words_where_numbers_belong_count_for_nothing(sqlite_store: Store) -> None:
+    """SQLite keeps whatever a foreign program writes into a column."""
+    with sqlite_store.connect("test") as db:
+        db.run(
+            "insert into worker_heartbeats (box, queue, project, incarnation, state, slots, busy, last_seen) "
+            "values ('b', 'training', '', 'x', 'running', 'many', 2, {now})"
+        )
+        for elapsed in ("'long'", "2.0"):
+            db.run(
+                "insert into job_events (family, job_id, event_type, queue, elapsed_s, created_at) "
+                f"values ('ingest', 2, 'completed', 'training', {elapsed}, {{now}})"
+            )
+        queue = queues_view(db)["queues"][0]
+    assert (queue["ended"]["done"], queue["ended"]["run_mean_s"]) == (2, 2.0)
+    assert (queue["lanes"]["slots"], queue["lanes"]["busy"]) == (0, 2)
