@@ -17,11 +17,12 @@ from tests.web.sockets import Answer, head, parsed
 POSTS = 200
 LATE = 10  # posts whose last byte is still to come when the server is killed
 MIDDLE = 60
+PATIENT = {"FLIGHTDECK_WEB_RATE": "0", "FLIGHTDECK_WEB_WAIT_SECONDS": "60"}
 
 
 def test_kill_9_in_the_middle_of_200_posts(processes: Processes, store: Store, web_settings: WebSettings) -> None:
     """Every 201 stands in the database; every key that got no answer gives exactly one job when it is sent again."""
-    service = start_service(processes, store, {"FLIGHTDECK_WEB_RATE": "0"})
+    service = start_service(processes, store, PATIENT)
     first = post_all(service.port, MIDDLE, service.process.kill)
     assert service.process.wait(30) == -9
     assert MIDDLE <= len(first) <= POSTS - LATE
@@ -29,7 +30,7 @@ def test_kill_9_in_the_middle_of_200_posts(processes: Processes, store: Store, w
     before = jobs(store)
     assert ids(first).items() <= before.items()
 
-    with threaded(store, web_settings) as again:
+    with threaded(store, web_settings, wait_seconds=60.0) as again:
         second = post_all(again.port)
     assert len(second) == POSTS
     assert {told.status for told in second.values()} == {200, 201}

@@ -24,7 +24,7 @@ from tests.web.sockets import answer, connected, head, parsed, rest
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('slow') / 'slow_test.db'}")
     migrate(store)
-    settings = WebSettings(project="", box="testbox", head_seconds=0.6, body_seconds=0.6)
+    settings = WebSettings(project="", box="testbox", head_seconds=1.5, body_seconds=1.5)
     with threaded(store, settings) as server:
         yield server
 
