@@ -17,7 +17,8 @@ from engine.queue.finish import Outcome, finish
 from engine.queue.workers import Worker
 from engine.store import Db, Store
 from engine.web.settings import WebSettings
-from tests.web.conftest import in_process
+from tests.support import Processes
+from tests.web.conftest import in_process, start_service
 
 JOB_KEYS = {
     "id", "task", "queue", "status", "payload", "result", "error", "attempt", "max_attempts", "progress",
@@ -288,3 +289,10 @@ def test_a_service_serves_the_jobs_of_its_project_only(store: Store, db: Db, web
         assert client.get(f"/jobs/{theirs}").status_code == 404
         new = post(client)["id"]
     assert db.value("select project from ingest_jobs where id = {id}", id=int(new)) == "lab"
+
+
+def test_a_service_bounds_the_backlog_by_itself(sqlite_store: Store, processes: Processes) -> None:
+    service = start_service(processes, sqlite_store, {"FLIGHTDECK_WEB_BACKLOG_LIMIT": "1"})
+    with service.client() as client:
+        assert client.post("/jobs", json={"payload": {}}).status_code == 201
+        refused(client.post("/jobs", json={"payload": {}}), 429, "the limit is 1")
