@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end the service with exit code 0; uvicorn's own way would raise them again."""
+        """SIGTERM, SIGINT and SIGHUP end the service with exit code 0; uvicorn's own way would raise them again."""
         if threading.current_thread() is not threading.main_thread():  # only that one is told of signals
             yield
             return
@@ -129,7 +129,10 @@ class Server(uvicorn.Server):
         def stop(*_: object) -> None:
             self.should_exit = True
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, stop) for number in numbers}
         try:
             yield
         finally:

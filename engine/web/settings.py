@@ -65,7 +65,7 @@ def check_bind(host: str, settings: WebSettings) -> None:
     """Refuse an address that others can reach while there is no operate token. Raises ConfigError."""
     if not is_loopback(host) and settings.token is None:
         raise ConfigError(
-            f"--host {host}: others can reach that address, so it needs a token: set FLIGHTDECK_WEB_TOKEN "
+            f"--host {host}: others can reach that address; set FLIGHTDECK_WEB_TOKEN "
             f"({TOKEN_LEAST} characters or more), or serve 127.0.0.1"
         )
 

@@ -273,7 +273,7 @@ def test_settings_that_make_no_sense_are_refused_without_the_token(values: dict[
 @pytest.mark.parametrize(
     ("args", "token", "code", "said"),
     [
-        (["--host", "0.0.0.0"], "", 2, "FLIGHTDECK_WEB_TOKEN"),
+        (["--host", "0.0.0.0"], "", 2, "set FLIGHTDECK_WEB_TOKEN"),
         ([], "short", 2, "16 characters"),
         (["--port", "99999"], OPERATE, 2, "--port"),
         (["--host", "192.0.2.1"], OPERATE, 1, "cannot listen on 192.0.2.1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -31,6 +32,13 @@ def guarded(sqlite_store: Store, web_settings: WebSettings) -> Iterator[TestClie
 def server(sqlite_store: Store, web_settings: WebSettings) -> Iterator[Threaded]:
     with threaded(sqlite_store, web_settings) as server:
         yield server
+
+
+def test_a_terminal_that_closes_ends_the_service_in_good_order(server: Threaded) -> None:
+    with server.server.capture_signals():  # of the main thread, where the test runs
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    assert len(set(handlers.values())) == 1
+    assert callable(handlers[signal.SIGHUP])
 
 
 @pytest.mark.parametrize("path", ["/jobs/", "/docs/", "/metrics/", "/page/jobs/"])
