@@ -35,8 +35,12 @@ def server(sqlite_store: Store, web_settings: WebSettings) -> Iterator[Threaded]
 
 
 def test_a_terminal_that_closes_ends_the_service_in_good_order(server: Threaded) -> None:
-    with server.server.capture_signals():  # of the main thread, where the test runs
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever these tests were started with
+    try:
+        with server.server.capture_signals():  # of the main thread, where the test runs
+            handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert len(set(handlers.values())) == 1
     assert callable(handlers[signal.SIGHUP])
 
