@@ -12,6 +12,7 @@ from engine.queue import services
 from engine.queue.services import Service
 from engine.store import Db, Store
 from engine.store.locks import new_incarnation
+from engine.web.problems import refused_by_database
 
 log = logging.getLogger("engine.web")
 
@@ -56,11 +57,13 @@ class Presence:
                 told = False
                 self._stop.wait(BEAT_S)
             except Exception as error:  # whatever it is, requests are answered without this row
-                if isinstance(error, EngineError):
-                    if not told:
+                if not told:
+                    if isinstance(error, EngineError):
                         log.warning("the database does not answer, requests are refused: %s", error)
-                else:
-                    log.exception("presence: unexpected error, starting over")
+                    elif refused_by_database(error):
+                        log.warning("this service has no row in services: %s", " ".join(str(error).split()))
+                    else:
+                        log.exception("presence: unexpected error, starting over")
                 told = True
                 if db is not None:
                     db.close()

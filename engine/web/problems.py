@@ -51,7 +51,7 @@ class _Outages:
         if time.monotonic() - self._at < TOLD_S:
             return
         many = "" if self._since == 1 else f" (and {self._since - 1:,} before it)"
-        log.warning("request %s%s: %s", current.get()[0], many, error)
+        log.warning("request %s%s: %s", current.get()[0], many, " ".join(str(error).split()))
         self._at, self._since = time.monotonic(), 0
 
 
@@ -108,8 +108,22 @@ def of_error(error: Exception) -> Response:
             return problem(409, str(error))
         case BadInput():
             return problem(422, str(error))
+    if refused := refused_by_database(error):
+        _outages.tell(error)
+        return problem(refused[0], refused[1], retry_after=None if refused[0] == 403 else RETRY_S * 5)
     log.error("request %s: %s", current.get()[0], type(error).__name__, exc_info=error)
     return problem(500, "something went wrong here; the log has it under this request_id")
+
+
+def refused_by_database(error: Exception) -> tuple[int, str] | None:
+    """Status and words for what PostgreSQL's own codes say is no fault of ours: the service's login may not do this, or our
+    tables are not there (any more)."""
+    match getattr(error, "sqlstate", None):
+        case "42501":
+            return 403, "the service may not do this: its login at the database has no right to it"
+        case "42P01":
+            return 503, "the database cannot be used just now; try again"
+    return None
 
 
 def install(app: FastAPI) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import signal
 from collections.abc import Iterator
+from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
 from starlette.testclient import TestClient
 
 from engine.store import Db, Store
 from engine.web.page.views import QUEUES_MOST
 from engine.web.settings import WebSettings
+from tests.support import eventually
 from tests.web.conftest import OPERATE, READ, Threaded, in_process, threaded
 from tests.web.fleet_rows import job, lane
 from tests.web.sockets import connected, head, parsed, rest
@@ -125,3 +129,44 @@ def test_the_page_of_queues_is_bounded_and_keeps_what_is_served(app_client: Test
     assert page.count('<th scope="row">') == QUEUES_MOST
     assert ">served</a>" in page
     assert "21 more" in page
+
+
+@pytest.fixture
+def looking(pg_url: str) -> Iterator[Store]:
+    """The store by a login that may only read."""
+    name = f"fd{secrets.token_hex(4)}_looks"
+    parts = urlsplit(pg_url)
+    place = parts.netloc.rpartition("@")[2]
+    with psycopg.connect(pg_url, autocommit=True) as raw:
+        raw.execute(f"create user {name} password 'secret'")
+        raw.execute(f"grant select on all tables in schema public to {name}")
+        yield Store(urlunsplit(parts._replace(netloc=f"{name}:secret@{place}")))
+        raw.execute(f"drop owned by {name}")
+        raw.execute(f"drop role {name}")
+
+
+def test_a_login_without_rights_is_no_fault_of_ours(
+    looking: Store, web_settings: WebSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it may see is shown, the rest is refused; the log has lines, and not a trace every second."""
+    with threaded(looking, web_settings) as server, server.client() as client:
+        assert client.get("/jobs").status_code == 200
+        assert client.post("/jobs", content=BODY).status_code == 403
+        asked = client.get("/page/order?action=park&box=*&queue=*&project=x").text
+        found = re.search(r'name="form_token" value="([^"]+)"', asked)
+        assert found
+        order = f"form_token={found[1]}&action=park&box=*&queue=*&project=x&policy=drain"
+        assert client.post("/page/order", content=order, headers=FORM).status_code == 403
+        eventually(lambda: "no row in services" in caplog.text, what="the log tells of the row")
+    assert not [record for record in caplog.records if record.exc_info and record.name.startswith("engine")]
+
+
+def test_tables_that_are_gone_are_an_outage(pg_store: Store, web_settings: WebSettings) -> None:
+    """As while a backup is played back."""
+    with pg_store.connect("test") as db, in_process(pg_store, web_settings) as client:
+        assert client.get("/jobs").status_code == 200
+        db.run("alter table ingest_jobs rename to elsewhere")
+        for path in ("/jobs", "/page/jobs", "/metrics"):
+            assert client.get(path).status_code == 503, path
+        db.run("alter table elsewhere rename to ingest_jobs")
+        assert client.get("/jobs").status_code == 200

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from engine.errors import BadInput, Conflict, EngineError, NotFound, StoreError
 from engine.web.page.looks import trouble_of
 from engine.web.page.render import render
-from engine.web.problems import Busy, current
+from engine.web.problems import Busy, current, refused_by_database
 
 log = logging.getLogger("engine.web")
 
@@ -70,6 +70,9 @@ def error_page(request: Request, error: Exception) -> Response:
             )
         case EngineError():
             return _page(request, 422, "Refused", str(error))
+    if refused := refused_by_database(error):
+        log.warning("page %s: %s", current.get()[1], " ".join(str(error).split()))
+        return _page(request, refused[0], "Refused", refused[1])
     log.exception("request %s: page %s failed", *current.get(), exc_info=error)
     return _page(request, 500, "Something went wrong here", "The log has it, under this request's id.")
 
