@@ -119,6 +119,8 @@ class LimitsMiddleware:
         try:
             if _CONTROL.search(scope["path"]):
                 await problem(400, "the address holds control characters")(scope, receive, answer)
+            elif scope["method"] == "HEAD" and scope["path"] != "/events":  # a stream has no end
+                await self.app({**scope, "method": "GET"}, receive, answer)  # the server leaves the body out
             else:
                 await self.app(scope, receive, answer)
         except Exception as error:

@@ -77,6 +77,19 @@ def test_a_head_that_says_not_whom_it_asks_is_refused(server: Threaded) -> None:
         assert parsed(rest(sock)).status == 400
 
 
+def test_a_head_is_answered_as_a_get_without_a_body(server: Threaded) -> None:
+    """As monitors ask, and curl -I."""
+    with server.client() as client:
+        for path in ("/healthz", "/jobs", "/", "/metrics", "/static/page.css", "/jobs/1"):
+            told, whole = client.head(path), client.get(path)
+            assert told.status_code == whole.status_code, path
+            assert told.headers["content-type"] == whole.headers["content-type"], path
+            assert told.content == b"", path
+        assert client.head("/events").status_code == 405
+    with server.client(token=None) as client:
+        assert client.head("/jobs").status_code == 401
+
+
 @pytest.mark.parametrize("path", [f"/jobs/{READ}", f"/page/jobs/{READ}", f"/{READ.replace('e', '%65')}"])
 def test_a_token_in_a_path_is_refused_and_not_echoed(guarded: TestClient, path: str) -> None:
     told = guarded.get(path, headers=BEARER)
