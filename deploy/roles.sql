@@ -1,6 +1,7 @@
 -- Four roles for the programs and people of a fleet, none of which owns anything or can log in by itself.
 --
---   psql -d fleet -f deploy/roles.sql          as the owner of the schema, after every `queue-broker bootstrap`; idempotent
+--   psql -v ON_ERROR_STOP=1 -d fleet -f deploy/roles.sql     as the owner of the schema (who may create roles), after every
+--                                                            `queue-broker bootstrap`; idempotent
 --   create user render_app password '...' in role flightdeck_submit;
 --
 --   flightdeck_read      sees all:  flightdeck --read-only, dashboards
@@ -58,8 +59,8 @@ grant insert (task_name, queue, args, priority, max_attempts, budget_s, only_box
   on ingest_jobs to flightdeck_operator;
 grant update (status, error, started_at, finished_at) on workflow_runs to flightdeck_operator;
 grant insert (workflow_name, graph, priority, context, retry_of, project) on workflow_runs to flightdeck_operator;
-grant insert (run_id, node_id, node, queue, required_model, status, priority, inputs, output, max_attempts, budget_s,
-  only_boxes, avoid_boxes, project, finished_at) on workflow_node_jobs to flightdeck_operator;
+grant insert (run_id, node_id, node, queue, required_model, status, error, priority, inputs, output, max_attempts,
+  budget_s, only_boxes, avoid_boxes, project, finished_at) on workflow_node_jobs to flightdeck_operator;
 -- queue-broker-web says that it is there.
 grant insert, update, delete on services to flightdeck_operator;
 

@@ -113,6 +113,11 @@ def test_an_operator_sees_all_and_orders_and_can_neither_claim_nor_complete(logi
         assert operate.retry_job(db, jobs[1], "me").changed
         assert operate.cancel_run(db, run, "me").changed
         assert retry_run(db, run, "me")
+        # As queue-broker-web does: a node that cannot be given its inputs fails at once, with its reason.
+        lost = submit_run(
+            db, {"name": "one", "nodes": [{"id": "a", "node": "step", "inputs": {"x": {"$context": "none"}}}]}
+        )
+        assert "has no 'none'" in db.value("select error from workflow_runs where id = {id}", id=lost)
         models.order_model(db, action="unload", model="m", box="b", requested_by="me")
         worker = Worker("b", "default", "", new_incarnation())
         with pytest.raises(Exception, match="permission denied"):
