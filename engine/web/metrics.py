@@ -126,20 +126,30 @@ class Watch:
 
 class Kept(Generic[T]):
     """One maker at a time. An answer that was long in the making is given to all who ask within a second; others are made
-    anew, so that whoever submits a job and asks finds it counted."""
+    anew, so that whoever submits a job and asks finds it counted. Who waited for one that failed is told the same."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: tuple[float, T] | None = None  # good until
+        self._failed: tuple[float, Exception] | None = None
 
     def get(self, make: Callable[[], T]) -> T:
+        asked = self._clock()
         with self._lock:
+            # Each would try in its turn, for as long as a database takes that hangs.
+            if self._failed is not None and asked <= self._failed[0]:
+                raise self._failed[1].with_traceback(None)
             begun = self._clock()
             if self._kept is not None and begun < self._kept[0]:
                 return self._kept[1]
-            value = make()
+            try:
+                value = make()
+            except Exception as error:
+                self._failed = self._clock(), error
+                raise
             now = self._clock()
+            self._failed = None
             self._kept = (now + KEPT_S, value) if now - begun > QUICK_S else None
             return value
 

@@ -6,14 +6,18 @@ import json
 import re
 import secrets
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 from starlette.testclient import TestClient
 
+from engine.errors import StoreUnavailable
 from engine.store import Db, Store
+from engine.web.metrics import Kept
 from engine.web.page.views import QUEUES_MOST
 from engine.web.settings import WebSettings
 from tests.support import eventually
@@ -183,3 +187,35 @@ def test_tables_that_are_gone_are_an_outage(pg_store: Store, web_settings: WebSe
             assert client.get(path).status_code == 503, path
         db.run("alter table elsewhere rename to ingest_jobs")
         assert client.get("/jobs").status_code == 200
+
+
+def test_who_waits_for_numbers_that_cannot_be_had_is_told_so_at_once() -> None:
+    """A database that hangs takes its time once, not once for each of those who ask."""
+    asked: list[int] = []
+    made: list[int] = []
+    go = threading.Event()
+
+    def clock() -> float:
+        asked.append(1)
+        return float(len(asked))
+
+    def fail() -> int:
+        made.append(1)
+        assert go.wait(60)
+        raise StoreUnavailable("it hangs")
+
+    def ask() -> str:
+        with pytest.raises(StoreUnavailable) as told:
+            kept.get(fail)
+        return str(told.value)
+
+    kept: Kept[int] = Kept(clock)
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(ask) for _ in range(4)]
+        try:
+            eventually(lambda: made and len(asked) >= 5, what="all four have asked, and one has begun")
+        finally:
+            go.set()
+        assert {one.result() for one in waiting} == {"it hangs"}
+    assert len(made) == 1
+    assert kept.get(lambda: 7) == 7  # who asks later
