@@ -15,9 +15,10 @@ import psycopg
 import pytest
 from starlette.testclient import TestClient
 
-from engine.errors import StoreUnavailable
+from engine.errors import BadInput, StoreUnavailable
 from engine.store import Db, Store
 from engine.web.metrics import Kept
+from engine.web.page.orders import PROJECTS_MOST, read_scope
 from engine.web.page.views import QUEUES_MOST
 from engine.web.settings import WebSettings
 from tests.support import eventually
@@ -219,3 +220,11 @@ def test_who_waits_for_numbers_that_cannot_be_had_is_told_so_at_once() -> None:
         assert {one.result() for one in waiting} == {"it hangs"}
     assert len(made) == 1
     assert kept.get(lambda: 7) == 7  # who asks later
+
+
+def test_an_order_for_too_many_projects_is_refused_not_cut() -> None:
+    fields = {"action": ["park"], "box": ["*"], "queue": ["*"]}
+    named = [f"p{i}" for i in range(PROJECTS_MOST)]
+    assert read_scope({**fields, "project": named}, None).projects == tuple(named)
+    with pytest.raises(BadInput, match="at most"):
+        read_scope({**fields, "project": [*named, "one more"]}, None)

@@ -71,11 +71,15 @@ def read_scope(fields: Mapping[str, Sequence[str]], fleet: Fleet | None) -> Scop
     check_word(queue, "queue")
     if action in ("cordon", "uncordon") and (box == "*" or queue != "*"):
         raise BadInput(f"{action} is about every queue of one box")
-    projects = tuple(dict.fromkeys(fields.get("project", ())))[:PROJECTS_MOST]
+    projects = tuple(dict.fromkeys(fields.get("project", ())))
     if not projects and fleet is not None:
         projects = tuple(sorted({lane.project for lane in lanes_of(fleet, box, queue, None)}))
     if not projects:
         raise NotFound("there is no such lane (any more)")
+    if len(projects) > PROJECTS_MOST:  # some of them, silently, is not what was asked for
+        raise BadInput(
+            f"{len(projects)} projects have lanes there, an order names at most {PROJECTS_MOST}: take a box or a queue"
+        )
     return Scope(action, box, queue, projects)
 
 
