@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import resource
 import signal
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -61,23 +63,41 @@ def make_server(app: FastAPI, settings: WebSettings) -> Server:
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of ``host``. Raises EngineError."""
+    """A socket for each address of ``host`` that this machine has. Raises EngineError."""
     bound: list[socket.socket] = []
+    lacking: OSError | None = None
     try:
         for family, kind, proto, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
-            sock = socket.socket(family, kind, proto)
-            bound.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
+            if bound and not port:  # any port, but one
+                address = (address[0], bound[0].getsockname()[1], *address[2:])
+            try:
+                bound.append(_listener(family, kind, proto, address))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                lacking = error  # a name may also lead to ::1 where there is no IPv6
+        if lacking is not None and not bound:
+            raise lacking
     except OSError as error:
         for sock in bound:
             sock.close()
         raise EngineError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
     return bound
+
+
+def _listener(family: int, kind: int, proto: int, address: Any) -> socket.socket:
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def places(settings: WebSettings) -> int:

@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,12 @@ import psycopg
 import pytest
 from starlette.testclient import TestClient
 
-from engine.errors import BadInput, StoreUnavailable
+from engine.errors import BadInput, EngineError, StoreUnavailable
 from engine.store import Db, Store
 from engine.web.metrics import Kept
 from engine.web.page.orders import PROJECTS_MOST, read_scope
 from engine.web.page.views import QUEUES_MOST
+from engine.web.server import bind
 from engine.web.settings import WebSettings
 from tests.support import eventually
 from tests.web.conftest import OPERATE, READ, Threaded, in_process, threaded
@@ -228,3 +230,22 @@ def test_an_order_for_too_many_projects_is_refused_not_cut() -> None:
     assert read_scope({**fields, "project": named}, None).projects == tuple(named)
     with pytest.raises(BadInput, match="at most"):
         read_scope({**fields, "project": [*named, "one more"]}, None)
+
+
+def test_a_name_that_leads_also_to_an_address_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``localhost`` is ::1, too, in many a container that has no IPv6."""
+    places = {
+        name: socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM) for name in ("192.0.2.1", "127.0.0.1", "127.0.0.2")
+    }
+    found = [*places["192.0.2.1"], *places["127.0.0.1"], *places["127.0.0.2"]]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    bound = bind("localhost", 0)
+    try:
+        assert [sock.getsockname()[0] for sock in bound] == ["127.0.0.1", "127.0.0.2"]
+        assert len({sock.getsockname()[1] for sock in bound}) == 1
+    finally:
+        for sock in bound:
+            sock.close()
+    found = places["192.0.2.1"]
+    with pytest.raises(EngineError, match="cannot listen on localhost"):
+        bind("localhost", 0)
