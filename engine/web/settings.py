@@ -57,7 +57,7 @@ class WebSettings:
             head_seconds=_seconds("web_head_seconds"),
             body_seconds=_seconds("web_body_seconds"),
             grace=float(config.get("web_grace")),
-            payload_limit=int(config.get("payload_limit")),
+            payload_limit=_count("payload_limit", 2, 2**30),
         )
 
 

@@ -257,6 +257,7 @@ def test_loopback_needs_none() -> None:
         ({"web_token": OPERATE, "web_token_read": OPERATE}, "must differ"),
         ({"web_pool": 0}, "WEB_POOL"),
         ({"web_connections": -1}, "WEB_CONNECTIONS"),
+        ({"payload_limit": -1}, "PAYLOAD_LIMIT"),
         ({"web_head_seconds": 0}, "WEB_HEAD_SECONDS"),
     ],
 )
