@@ -47,6 +47,8 @@ class Terminal:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_DFL)  # as a login shell has it, whatever these tests were started with
             os.execve(sys.executable, [sys.executable, "-c", code, *args], full)
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.reading = True

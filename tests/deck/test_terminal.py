@@ -95,6 +95,15 @@ def test_quitting_restores_the_terminal(terminal: Open, fleet_url: str) -> None:
     assert all(sequence in deck.sent for sequence in RESTORED)
 
 
+@pytest.fixture
+def nohup() -> Iterator[None]:
+    """The tests themselves run with SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("nohup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_restores_the_terminal(terminal: Open, fleet_url: str, number: signal.Signals) -> None:
     """D22: no mouse garbage and no hidden cursor after a kill."""
