@@ -187,6 +187,8 @@ _NO_RECORDER = "n/a: no recorder on that box"
 
 # -- why it waits
 
+UNPLACEABLE = "no slot could hold it: "
+
 
 def _ahead(db: Db, family: Family, row: Mapping[str, Any]) -> dict[str, Any]:
     """How many rows of its queue and project go before it by priority and age; each class by its index, up to a cap."""
@@ -231,7 +233,7 @@ def why_it_waits(
     if run is not None and run["status"] not in ("queued", "running"):
         reasons.append(f"its run is {run['status']}: it will be cancelled")
     if row["unplaceable_reason"]:
-        reasons.append(f"no slot could hold it: {row['unplaceable_reason']}")
+        reasons.append(f"{UNPLACEABLE}{row['unplaceable_reason']}")
     if row["run_after"] is not None and row["run_after"] > at:
         reasons.append(f"not before {row['run_after']:%Y-%m-%d %H:%M:%S} UTC, in {_span(row['run_after'] - at)}")
     only, avoid = row["only_boxes"] or [], row["avoid_boxes"] or []
@@ -241,7 +243,10 @@ def why_it_waits(
         reasons.append(f"it may not run on {', '.join(map(str, avoid))}")
     if row["last_lost_at"] is not None and at - row["last_lost_at"] < timedelta(seconds=10):
         reasons.append(f"it was lost on {row['last_lost_box']}, which is not offered it for 10 s")
-    return reasons + _lane_reasons(row, lanes, orders)
+    here = _lane_reasons(row, lanes, orders)
+    if any(one.startswith("no lane serves") for one in here):  # once is enough
+        reasons = [one for one in reasons if not one.startswith(f"{UNPLACEABLE}no live lane of queue ")]
+    return reasons + here
 
 
 def _lane_reasons(row: Mapping[str, Any], lanes: list[dict[str, Any]], orders: list[dict[str, Any]]) -> list[str]:

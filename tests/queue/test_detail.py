@@ -232,6 +232,10 @@ ORDER = {
 REASONS: list[tuple[dict[str, Any], str | None, list[dict[str, Any]], list[dict[str, Any]], list[str]]] = [
     (_row(), None, [_lane()], [], []),
     (_row(), None, [], [], ["no lane serves queue gpu of this project"]),
+    (
+        _row(unplaceable_reason="no live lane of queue gpu"), None, [], [],
+        ["no lane serves queue gpu of this project"],
+    ),
     (_row(), "cancelled", [_lane()], [], ["its run is cancelled: it will be cancelled"]),
     (_row(unplaceable_reason="model m fits nowhere"), None, [_lane()], [], ["no slot could hold it: model m fits nowhere"]),
     (_row(run_after=NOW + timedelta(minutes=5)), None, [_lane()], [], ["not before 2026-03-04 14:05:00 UTC, in 5 min"]),
