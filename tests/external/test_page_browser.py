@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from engine.queue import enqueue
@@ -19,8 +21,8 @@ from tests.web.fleet_rows import seed
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="chromium is missing: apt install chromium")
 
 PAGES = ("/", "/page/jobs", "/page/queues", "/page/workers", "/page/throttling", "/page/events", "/docs")
-PARK = 'a[aria-label="Park training on hawk, project -"]'
-RESUME = 'button[aria-label="Resume training on hawk, project -"]'
+PARK = 'a[aria-label="Park training on hawk"]'
+RESUME = 'button[aria-label="Resume training on hawk"]'
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def test_list_park_resume_and_cancel_with_a_mouse(chromium: Browser, fleet_on_ei
     assert tab.eval("window.same") == 1
 
     tab.click(PARK)
-    assert "Park training on hawk?" in tab.text() and "1 running job would be interrupted" in tab.text()
+    assert "Park training on hawk?" in tab.text() and "1 job runs there:" in tab.text()
     assert tab.eval("document.activeElement.textContent") == "Back"
     assert fleet.db.value("select count(*) from worker_controls where box = 'hawk'") == 0
     tab.click("input[value=hard]", loads=False)
@@ -167,7 +169,34 @@ def test_the_keyboard_reaches_everything(chromium: Browser, fleet: Fleet) -> Non
     assert fleet.db.value("select count(*) from worker_controls where box = 'hawk'") == 0
 
 
+def test_the_header_follows_the_feed_and_the_age_grows(
+    chromium: Browser, processes: Processes, pg_store: Store, server_url: str
+) -> None:
+    with pg_store.connect("test") as db:
+        seed(db)
+    tab = log_in(chromium.tab(), Fleet(start_service(processes, pg_store).url, db, 0))
+    header = "document.querySelector('.who').innerText"
+    tab.until(lambda: str(tab.eval(header)).startswith("live"), "the feed is live")
+    name = urlsplit(pg_store.url).path.strip("/")
+    with psycopg.connect(server_url, autocommit=True) as raw:
+        raw.execute(f"alter database {name} allow_connections false")
+        raw.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
+        try:
+            tab.until(lambda: "NOT LIVE" in str(tab.eval(header)), "the header says that it is not live")
+            tab.until(lambda: tab.eval("document.querySelector('.alarm') !== null"), "the page says so, too")
+            tab.eval("window.before = document.querySelector('.old').textContent")
+            tab.until(lambda: tab.eval("document.querySelector('.old').textContent !== window.before"), "it ages")
+            assert "NOT LIVE" in tab.eval(header) and " old" in tab.eval(header)
+        finally:
+            raw.execute(f"alter database {name} allow_connections true")
+    tab.until(lambda: str(tab.eval(header)).startswith("live"), "it is live again")
+    assert tab.eval("document.querySelector('.alarm') === null")
+
+
 UNNAMED = ("button", "link", "textbox", "combobox", "radio")
+# What explains a row: who ordered what and why, what an attempt said.
+OUT_OF_SIGHT = """[...document.querySelectorAll('.near, .stack td.more')]
+  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.textContent.trim())"""
 CONTRAST = """(() => {
   const light = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(Number).map((x) => x / 255)
     .map((x) => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
@@ -186,8 +215,10 @@ CONTRAST = """(() => {
 def test_every_page_fits_is_legible_and_has_names(chromium: Browser, fleet: Fleet, width: int, scheme: str) -> None:
     tab = log_in(chromium.tab(width, 900, scheme), fleet)
     order = "/page/order?action=park&box=*&queue=*"
-    for path in (*PAGES, order, f"/page/jobs/{fleet.job}", f"/page/jobs/{fleet.job}/cancel"):
+    ended = fleet.db.value("select id from ingest_jobs where status = 'failed'")
+    for path in (*PAGES, order, f"/page/jobs/{fleet.job}", f"/page/jobs/{fleet.job}/cancel", f"/page/jobs/{ended}"):
         tab.open(fleet.url + path)
+        assert tab.eval(OUT_OF_SIGHT) == [], path
         assert tab.eval("document.documentElement.scrollWidth") <= width, path
         assert tab.eval(CONTRAST) == [], path
         nodes: list[dict[str, Any]] = tab.call("Accessibility.getFullAXTree")["nodes"]

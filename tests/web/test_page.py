@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from urllib.parse import urlencode, urlsplit
 
 import psycopg
@@ -16,7 +17,7 @@ from starlette.testclient import TestClient
 from engine.errors import BadInput
 from engine.queue import controls
 from engine.store import Db, Store
-from engine.web.page import render, views
+from engine.web.page import orders, render, views
 from engine.web.page.jobs import after_of
 from engine.web.page.posted import local_path
 from engine.web.settings import WebSettings
@@ -85,6 +86,18 @@ def test_the_fleet_has_boxes_readings_lanes_and_what_runs(app_client: TestClient
     for shown in ("render", "sdxl", "PARKED", "NO LEADER", "drawing", "T heat 90 s", "P power cap 540 s"):
         assert shown in text, shown
     assert "." * 20 not in text and "P" * 24 + "TTT" in text  # the strip, a letter a minute
+
+
+def test_the_fleet_says_what_no_lane_serves_and_what_a_missing_leader_means(quick: TestClient, rows: Db) -> None:
+    job(rows, "lonely", "queued", "default", "")
+    job(rows, "alone", "queued", "default", "render")
+    job(rows, "alone_too", "queued", "default", "render")
+    text = page(quick, "/").text
+    assert "1 job waits in default, no lane serves it: Queues" in text
+    assert "2 jobs wait in default, project render, no lane serves it: Queues" in text
+    assert "in training, no lane" not in text  # its lane is parked, and there
+    assert "NO LEADER jobs run, but graphs do not move on and lost work is not brought back" in text
+    assert "no project 0 running, 2 queued" in " ".join(text.split())
 
 
 def test_every_page_draws_an_empty_database(quick: TestClient) -> None:
@@ -214,8 +227,9 @@ def test_an_order_names_an_odd_name_exactly(quick: TestClient, rows: Db) -> None
 def test_parking_asks_first_and_names_lanes_and_jobs(app_client: TestClient, db: Db, seeded: Seeded) -> None:
     asked = ask(app_client, action="park", box="spark", queue="frames", project="render")
     assert "Park frames on spark, project render?" in asked.text
-    assert "1 running job would be interrupted" in asked.text and "drawing" in asked.text
-    assert "drain: let them end" in asked.text and "hard: kill and requeue" in asked.text
+    assert "1 job runs there:" in asked.text and "drawing" in asked.text
+    assert "drain: it ends, nothing new begins" in asked.text
+    assert "hard: it is killed and queued again in front" in asked.text
     assert db.value("select count(*) from worker_controls where box = 'spark'") == 0
     back = asked.all("a", **{"class": "do"})[0]
     assert "autofocus" in back and back["href"] == "/"
@@ -245,6 +259,54 @@ def test_parking_a_lane_leaves_its_order_and_who_gave_it(app_client: TestClient,
     resume = text.fields(action="resume", box="spark", project="render")
     assert "ordered on" in post(app_client, "/page/order", resume)
     assert controls.order_for(db, "spark", "frames", "render").desired == "on"
+
+
+def test_a_resume_says_whose_orders_it_takes_back(app_client: TestClient, db: Db, seeded: Seeded) -> None:
+    until = db.now().replace(microsecond=0) + timedelta(hours=2)
+    controls.set_order(db, "spark", "frames", "render", desired="off", reason="lens", until=until, requested_by="ana")
+    fleet = page(app_client, "/").text
+    assert "off by ops: fan swap" in fleet and "off by ana: lens" in fleet
+    asked = ask(app_client, action="resume", box="*", queue="*").text
+    assert "These 2 orders are taken back:" in asked
+    assert "frames on spark, project render: off (hard) by ana, ordered 20" in asked
+    assert f"until {until:%Y-%m-%d %H:%M:%S} UTC: lens" in asked
+    assert "training on kite: off (hard) by ops" in asked and "until somebody resumes it: fan swap" in asked
+    lane_alone = ask(app_client, action="resume", box="spark", queue="frames", project="render").text
+    assert "This order is taken back:" in lane_alone and "fan swap" not in lane_alone
+    assert "there is nothing to take back" in ask(app_client, action="resume", box="spark", queue="cpu").text
+
+
+def test_a_cordon_says_how_it_differs_from_park_and_what_counts_after_it(quick: TestClient, rows: Db) -> None:
+    form = ask(quick, action="cordon", box="kite", queue="*")
+    assert "also those that start later" in form.text and "Uncordon takes that one order away" in form.text
+    post(quick, "/page/order", [*form.fields(action="cordon"), ("policy", "drain"), ("reason", "dust")])
+    assert "cordoned by web:loopback: dust" in page(quick, "/").text
+    asked = ask(quick, action="uncordon", box="kite", queue="*").text
+    taken, _, left = asked.partition("It stays off by what counts again:")
+    assert "This order is taken back:" in taken and "dust" in taken and "fan swap" in left
+
+
+def _order(box: str, queue: str, desired: str = "off", project: str = "p") -> dict[str, object]:
+    who = {"policy": "hard", "reason": None, "requested_by": None, "updated_at": None, "until": None}
+    return {"box": box, "queue": queue, "project": project, "desired": desired, **who}
+
+
+@pytest.mark.parametrize(
+    ("action", "box", "queue", "newest_first", "taken"),
+    [
+        ("resume", "*", "*", [_order("a", "gpu"), _order("*", "cpu")], ["gpu on a", "cpu on every box"]),
+        ("resume", "a", "gpu", [_order("*", "*"), _order("a", "gpu")], ["every lane of every box"]),
+        ("resume", "a", "gpu", [_order("a", "gpu", "on"), _order("*", "*")], []),
+        ("resume", "*", "*", [_order("a", "gpu", "on"), _order("*", "gpu")], ["gpu on every box"]),
+        ("resume", "a", "*", [_order("b", "gpu"), _order("a", "gpu", project="other")], []),
+        ("uncordon", "a", "*", [_order("a", "gpu"), _order("a", "*")], ["a, every lane"]),
+    ],
+)
+def test_orders_that_end_are_those_that_hold(
+    action: str, box: str, queue: str, newest_first: list[dict[str, object]], taken: list[str]
+) -> None:
+    scope = orders.Scope(action, box, queue, ("p",))
+    assert [one.where().removesuffix(", project p") for one in orders.taken_back(scope, newest_first)] == taken
 
 
 SCOPES = [

@@ -9,8 +9,10 @@ from typing import Any
 
 from engine import snapshot
 from engine.display.lanes import LANE_SILENT_S, LaneWord, lane_word
-from engine.display.text import clean, show_project
+from engine.display.text import clean
 from engine.display.units import gigabytes, gigahertz, known, number
+from engine.queue import controls
+from engine.queue.sections import COUNT_CAP
 from engine.store import Db
 from engine.telemetry import history
 from engine.telemetry.limits import Level, Limits, gpu_level, limits_for
@@ -26,6 +28,11 @@ BOX_WORDS = {
 }
 GPU_WORDS = {"lost": "LOST", "asleep": "asleep", "error": "error"}
 FIRST = {"cpu": 0, "gpu": 1}
+
+
+def project_name(value: object) -> str:
+    """A project as the page names it; the unnamed one in words: a dash before a number reads as a minus."""
+    return clean(value, 60) or "no project"
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,13 @@ class Lane:
     def ended(self) -> bool:
         return self.word.text == "ended"
 
+    @property
+    def why(self) -> str:
+        """Who ordered it off and why: ``by ops: fan swap``; empty while it is wanted, or when nobody said."""
+        if self.desired != "off":
+            return ""
+        return ": ".join(part for part in (f"by {self.by}" if self.by else "", self.reason) if part)
+
 
 @dataclass(frozen=True)
 class Box:
@@ -84,6 +98,22 @@ class Box:
         live = [lane for lane in self.lanes if not lane.ended]
         return bool(live) and all(lane.cordoned for lane in live)
 
+    @property
+    def why(self) -> str:
+        """Why the whole box is cordoned, when it is for one reason: said once, not at each lane."""
+        said = {lane.why for lane in self.lanes if not lane.ended}
+        return said.pop() if self.cordoned and len(said) == 1 else ""
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """Jobs that wait in a queue which no lane of their project serves. ``capped``: there are more."""
+
+    queue: str
+    project: str
+    queued: int
+    capped: bool
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -95,6 +125,8 @@ class Fleet:
     projects: tuple[Mapping[str, Any], ...]
     boxes: tuple[Box, ...]
     events: tuple[Mapping[str, Any], ...]
+    unserved: tuple[Unserved, ...]
+    orders: tuple[Mapping[str, Any], ...] = field(repr=False)  # rows of worker_controls that hold, newest first
 
     @property
     def lanes(self) -> list[Lane]:
@@ -121,13 +153,20 @@ def read_fleet(db: Db) -> Fleet:
     found, at = snapshot.view(
         db, None, snapshot.facts_rows(facts), {name: sample.at for name, sample in newest.items()}
     )
+    boxes = tuple(_box(row, facts.get(row["box"]), newest.get(row["box"])) for row in found["boxes"])
     return Fleet(
-        at,
-        found["store"],
-        found["leader"],
-        tuple(found["projects"]),
-        tuple(_box(row, facts.get(row["box"]), newest.get(row["box"])) for row in found["boxes"]),
-        tuple(found["events"]),
+        at, found["store"], found["leader"], tuple(found["projects"]), boxes, tuple(found["events"]),
+        unserved(found["queues"], boxes), tuple(controls.all_orders(db)),
+    )  # fmt: skip
+
+
+def unserved(queues: Sequence[Mapping[str, Any]], boxes: Sequence[Box]) -> tuple[Unserved, ...]:
+    """The queues in which something waits and that no lane serves, not even one that is parked or down."""
+    served = {(lane.queue, lane.project) for box in boxes for lane in box.lanes if not lane.ended}
+    return tuple(
+        Unserved(row["queue"], row["project"], row["queued"], row["queued"] >= COUNT_CAP)
+        for row in queues
+        if row["queued"] and (row["queue"], row["project"]) not in served
     )
 
 
@@ -224,8 +263,8 @@ def _memory(used: float | None, total: float | None) -> str:
 def title(job: Mapping[str, Any]) -> str:
     """``job 200 comfyui_video (gpu on spark, project lm_content)``; what is not known is not said."""
     where = " on ".join(clean(part, 60) for part in (job.get("queue"), job.get("box")) if part)
-    project = show_project(job.get("project"))
-    about = ", ".join(part for part in (where, f"project {project}" if project != "-" else "") if part)
+    project = clean(job.get("project"), 60)
+    about = ", ".join(part for part in (where, f"project {project}" if project else "") if part)
     return f"job {clean(job.get('id'), 30)} {clean(job.get('name'), 80)}" + (f" ({about})" if about else "")
 
 

@@ -50,7 +50,8 @@ def ask_order(request: Request) -> Response:
     return render(
         request, "order.html", page="fleet", scope=scope, verb=orders.ACTIONS[scope.action],
         parks=scope.action in ("park", "cordon"), reached=orders.reached(scope, look.value), spans=orders.SPANS,
-        named=JOBS_NAMED, back=local_path(request.query_params.get("back")), age_s=look.age_s, trouble=look.trouble,
+        taken=orders.taken_back(scope, look.value.orders) if scope.action in ("resume", "uncordon") else [],
+        left=orders.left_off(scope, look.value.orders), named=JOBS_NAMED, back=local_path(request.query_params.get("back")), age_s=look.age_s, trouble=look.trouble,
     )  # fmt: skip
 
 

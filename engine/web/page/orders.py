@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from engine.display.text import clean, show_project
+from engine.display.text import clean
 from engine.errors import BadInput, NotFound
 from engine.orders import check_queue, parse_span
 from engine.queue import operate
 from engine.queue.texts import check_word
 from engine.store import Db
-from engine.web.page.fleet import Fleet, Lane, lanes_of
+from engine.web.page.fleet import Fleet, Lane, lanes_of, project_name
 
 ACTIONS = {"park": "Park", "resume": "Resume", "cordon": "Cordon", "uncordon": "Uncordon"}
 POLICIES = ("drain", "hard")
@@ -37,12 +37,14 @@ class Scope:
 
     def words(self) -> str:
         """``gpu on spark, project render``."""
-        queue, box = clean(self.queue, 40), clean(self.box, 60)
-        if self.queue == "*":
-            where = "every lane of every box" if self.box == "*" else f"{box}, every lane"
-        else:
-            where = f"{queue} on every box" if self.box == "*" else f"{queue} on {box}"
-        return where + projects_words(self.projects)
+        return place_words(self.box, self.queue) + projects_words(self.projects)
+
+
+def place_words(box: str, queue: str) -> str:
+    """``gpu on spark``, ``gpu on every box``, ``spark, every lane``."""
+    if queue == "*":
+        return "every lane of every box" if box == "*" else f"{clean(box, 60)}, every lane"
+    return f"{clean(queue, 40)} on " + ("every box" if box == "*" else clean(box, 60))
 
 
 def order_url(back: str, action: str, box: str, queue: str, projects: Sequence[str] = ()) -> str:
@@ -54,9 +56,9 @@ def order_url(back: str, action: str, box: str, queue: str, projects: Sequence[s
 
 def projects_words(projects: Sequence[str]) -> str:
     """``, project render``; nothing for the unnamed one alone."""
-    shown = [show_project(project) for project in projects]
-    if len(shown) == 1:
-        return "" if shown == ["-"] else f", project {shown[0]}"
+    if len(projects) == 1:
+        return f", project {project_name(projects[0])}" if projects[0] else ""
+    shown = [project_name(project) for project in projects]
     more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     return f", all {len(shown)} projects: {', '.join(shown[:4])}{more}"
 
@@ -105,6 +107,77 @@ def reached(scope: Scope, fleet: Fleet) -> Reached:
     keys = {(lane.box, lane.queue, lane.project) for lane in lanes}
     jobs = [job for job in fleet.jobs if (job["box"], job["queue"], job["project"]) in keys]
     return Reached(tuple(lanes), tuple(jobs), max(len(jobs), sum(lane.busy for lane in lanes)))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An order that holds lanes of a scope off: where, whose, and what its giver said. Times are aware; None: not set."""
+
+    box: str
+    queue: str
+    project: str
+    policy: str
+    by: str
+    reason: str
+    at: datetime | None
+    until: datetime | None
+
+    def where(self) -> str:
+        """``gpu on spark, project render``."""
+        return place_words(self.box, self.queue) + projects_words([self.project])
+
+
+def taken_back(scope: Scope, orders: Sequence[Mapping[str, Any]]) -> list[Standing]:
+    """The orders off that end with a resume or an uncordon of this scope, newest first; ``orders``: newest first.
+
+    A wider order ends for the lanes of the scope alone. What a newer order covers has no say any more.
+    """
+    if scope.action == "uncordon":
+        return [_standing(row) for row in orders if _is_cordon(scope, row) and row["desired"] == "off"]
+    return _hold_off(scope, orders)
+
+
+def left_off(scope: Scope, orders: Sequence[Mapping[str, Any]]) -> list[Standing]:
+    """The earlier orders off that count again after an uncordon."""
+    return _hold_off(scope, [row for row in orders if not _is_cordon(scope, row)]) if scope.action == "uncordon" else []
+
+
+def _is_cordon(scope: Scope, row: Mapping[str, Any]) -> bool:
+    return row["box"] == scope.box and row["queue"] == "*" and row["project"] in scope.projects
+
+
+def _hold_off(scope: Scope, orders: Sequence[Mapping[str, Any]]) -> list[Standing]:
+    """The orders off of a scope but for those that a newer order covers wholly, as far as the scope goes."""
+    found: list[Standing] = []
+    newer: list[Mapping[str, Any]] = []
+    for row in orders:
+        if row["project"] not in scope.projects:
+            continue
+        box, queue = _meet(row["box"], scope.box), _meet(row["queue"], scope.queue)
+        if box is None or queue is None:
+            continue
+        covered = any(
+            one["project"] == row["project"] and one["box"] in ("*", box) and one["queue"] in ("*", queue)
+            for one in newer
+        )
+        newer.append(row)
+        if row["desired"] == "off" and not covered:
+            found.append(_standing(row))
+    return found
+
+
+def _meet(one: str, other: str) -> str | None:
+    """What two names have in common, of which ``*`` is all; None: nothing."""
+    if one == "*" or one == other:
+        return other
+    return one if other == "*" else None
+
+
+def _standing(row: Mapping[str, Any]) -> Standing:
+    return Standing(
+        row["box"], row["queue"], row["project"], row["policy"], clean(row["requested_by"], 60), clean(row["reason"], 400),
+        row["updated_at"], row["until"],
+    )  # fmt: skip
 
 
 def read_span(fields: Mapping[str, Sequence[str]]) -> timedelta | None:

@@ -15,7 +15,8 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from engine.display import units
-from engine.display.text import clean, clean_lines, show_project
+from engine.display.text import clean, clean_lines
+from engine.web.page.fleet import project_name
 from engine.web.sessions import COOKIE, SAID, Session, Sessions
 
 HERE = Path(__file__).resolve().parent
@@ -83,7 +84,7 @@ def environment() -> Environment:
     found.filters |= {
         "text": clean,
         "lines": lambda value: clean_lines(value, limit=2000),
-        "project": show_project,
+        "project": project_name,
         "age": units.age,
         "ago": units.ago,
         "number": units.number,
