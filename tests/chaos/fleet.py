@@ -156,6 +156,14 @@ class Fleet:
             self._journal.froze(member.name, member.frozen_at, time.time())
             member.frozen_at = 0.0
 
+    def answers(self) -> bool:
+        """Whether the server of the job API takes connections."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+        except OSError:
+            return False
+        return True
+
     def look_after(self) -> None:
         """Start again what is due; tell what ended by itself, and what outlived its lane."""
         now = time.monotonic()
