@@ -285,7 +285,7 @@ class Operator:
             go("drain")  # what was claimed since the last look was not asked about, so it is not killed
             return
         count = max(busy, len(jobs))
-        details: list[Span] = [(f"{count} running {'job' if count == 1 else 'jobs'} would be interrupted:", "warn")]
+        details: list[Span] = [(f"{count} {'job runs' if count == 1 else 'jobs run'} there:", "warn")]
         since = self.app.scene.deck.view_age()
         for job in jobs[:JOBS_NAMED]:
             age = units.age(None if job.age_s is None else job.age_s + since)

@@ -40,8 +40,8 @@ def test_a_question_its_scope_and_its_answers_fit_the_smallest_terminal() -> Non
                 text = words(app)
                 assert question in text
                 assert all(answer in text for answer in ("d drain", "h hard", "> b back"))
-                assert "would be interrupted" in text or "page down" in text
-                assert size[0] < 80 or ("24 running jobs" in text and "and 16 more" in text)
+                assert "run there:" in text or "page down" in text
+                assert size[0] < 80 or ("24 jobs run there" in text and "and 16 more" in text)
             await shrink(app, pilot, SIZES[0])
             await pilot.press("left", "left")
             assert "> d drain" in words(app)
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_read_page_by_page() -> None:
         await pilot.press("p")
         await shrink(app, pilot, (60, 10))
         read = words(app)
-        assert "24 running jobs would be interrupted" in read and "more lines: page down" in read
+        assert "24 jobs run there:" in read and "more lines: page down" in read
         while "page down" in words(app):
             before = words(app)
             await pilot.press("pagedown")

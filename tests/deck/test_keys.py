@@ -146,7 +146,7 @@ def test_one_key_does_not_interrupt_work() -> None:
         assert isinstance(dialog, ConfirmScreen)
         text = seen(app)
         assert "Park cpu on beelink, project lm_content?" in text
-        assert "24 running jobs would be interrupted" in text
+        assert "24 jobs run there:" in text
         assert "compute_storm_grids" in text
         assert "and 16 more" in text
         assert dialog.choices[dialog.index].label == "back"

@@ -133,7 +133,7 @@ def test_orders_go_to_a_whole_queue_with_one_question_where_work_runs() -> None:
         who = app.operator.who
         await pilot.press("5", "p")
         assert "Park cpu on every box, project lm_content?" in seen(app)
-        assert "24 running jobs would be interrupted:" in seen(app) and "compute_storm_grids" in seen(app)
+        assert "24 jobs run there:" in seen(app) and "compute_storm_grids" in seen(app)
         await pilot.press("d")
         where = {"box": "*", "queue": "cpu", "project": "lm_content", "requested_by": who}
         assert ledger(app).calls() == [("park", {**where, "policy": "drain"})]
