@@ -40,7 +40,8 @@ grant usage on sequence job_id_seq to flightdeck_submit;
 grant insert (id, task_name, queue, args, priority, max_attempts, budget_s, run_after, idempotency_key, body_hash, project)
   on ingest_jobs to flightdeck_submit;
 grant insert (workflow_name, graph, priority, context, project) on workflow_runs to flightdeck_submit;
--- A new run is moved on by whoever submits it: it says running, and its first nodes are queued.
+-- A new run is moved on by whoever submits it: it says running, and its first nodes are queued. One that ends at once (a node
+-- that lacks its inputs) is left to the orchestrator, which ends it.
 grant update (status, error, started_at, finished_at) on workflow_runs to flightdeck_submit;
 grant insert (run_id, node_id, node, queue, required_model, status, priority, inputs, output, max_attempts, budget_s,
   only_boxes, avoid_boxes, project, finished_at) on workflow_node_jobs to flightdeck_submit;

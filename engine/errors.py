@@ -12,6 +12,7 @@ __all__ = [
     "EngineError",
     "GraphError",
     "HookError",
+    "NotAllowed",
     "NotFound",
     "PayloadError",
     "PayloadTooLarge",
@@ -35,6 +36,10 @@ class StoreUnavailable(StoreError):
 
 class ReadOnlyStore(StoreError):
     """The database, or this connection, refuses writes."""
+
+
+class NotAllowed(StoreError):
+    """The login at the database lacks the right to do this; the text says which role has it. Nothing was changed."""
 
 
 class SchemaMismatch(StoreError):

@@ -34,7 +34,7 @@ from typing import Annotated, Any
 import typer
 
 from engine import config
-from engine.errors import BadInput, ConfigError, EngineError, ReadOnlyStore, SchemaMismatch, StoreError
+from engine.errors import BadInput, ConfigError, EngineError, NotAllowed, ReadOnlyStore, SchemaMismatch, StoreError
 
 Db = Annotated[
     str | None,
@@ -139,7 +139,8 @@ def run_app(app: typer.Typer, name: str, args: list[str] | None = None, *, store
         code = app(args=args, prog_name=name, standalone_mode=False)
     except EngineError as error:
         wrong_use = isinstance(error, BadInput | ConfigError | SchemaMismatch | ReadOnlyStore)
-        fail(name, str(error), 2 if wrong_use else store_code if isinstance(error, StoreError) else 1)
+        refused = isinstance(error, StoreError) and not isinstance(error, NotAllowed)
+        fail(name, str(error), 2 if wrong_use else store_code if refused else 1)
     except typer.Abort:
         fail(name, "aborted", 1)
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from engine.errors import StoreUnavailable
 from engine.orchestrator.loop import courier, run_orchestrator
 from engine.store import Store, open_store
 from engine.store.migrate import migrate, refuse_read_only
+from engine.store.rights import refuse_login
 from engine.telemetry import limits_file
 
 log = logging.getLogger("engine.orchestrator")
@@ -94,6 +95,7 @@ def _migrated(stop: threading.Event, once: bool) -> Store | None:
             migrate(store)
             with store.connect("schema check") as db:
                 refuse_read_only(store, db)
+                refuse_login(db, "update", "workflow_dispatch_events")
             return store
         except StoreUnavailable as error:
             if once:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.dag.runs import GraphCache, advance
-from engine.errors import StoreUnavailable
+from engine.errors import NotAllowed, StoreUnavailable
 from engine.queue import outbox
 from engine.queue.ends import end_run
 from engine.store import Db
@@ -64,7 +64,7 @@ def drain(db: Db, graphs: GraphCache, limit: int = 1000, head: Head | None = Non
     """Take up to ``limit`` due events, oldest first, and move their runs on, one transaction per run.
 
     A run that fails to move on is put off and keeps nobody else waiting. Raises StoreUnavailable when the connection
-    is gone. ``head``: where to begin, and what it learns; without one at the beginning.
+    is gone, NotAllowed when this login may not even put a run off. ``head``: where to begin, and what it learns; without one at the beginning.
     """
     by_run: dict[int, list[dict[str, Any]]] = {}
     for event in outbox.open_events(db, limit, head.start() if head is not None else 0):
@@ -101,7 +101,7 @@ def _put_off(db: Db, run_id: int, group: Sequence[Mapping[str, Any]], error: Exc
                 for event in group:
                     outbox.mark_processed(db, event["id"], reason)
     except Exception as second:  # cannot even be counted: it stays open and comes round again
-        if isinstance(second, StoreUnavailable) and db.closed:
+        if isinstance(second, NotAllowed) or (isinstance(second, StoreUnavailable) and db.closed):
             raise
         reason += f" (and then {type(second).__name__}: {' '.join(str(second).split())})"
     line = f"run {run_id}: dispatch failed ({attempts} of {MAX_ATTEMPTS}): {reason}"

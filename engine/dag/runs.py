@@ -17,7 +17,7 @@ from engine import registry
 from engine.dag.dispatch import Decision, decide, wanted
 from engine.dag.graph import Graph, Node, parse_graph
 from engine.dag.outputs import Outputs
-from engine.errors import BadInput, GraphError, NotFound
+from engine.errors import BadInput, GraphError, NotAllowed, NotFound
 from engine.queue import events, inputs
 from engine.queue.ends import cancel_rows, end_run
 from engine.queue.enqueue import PRIORITY_LIMIT, insert_node_jobs
@@ -77,22 +77,35 @@ def submit_run(
     graph_json = encode_payload(json.loads(value) if isinstance(value, str) else value, f"graph {graph.name!r}")
     context_json = encode_payload(dict(context or {}), "context")
     where = project_name(project)
-    with db.transaction():
-        run_id = int(
-            db.value(
-                "insert into workflow_runs (workflow_name, graph, priority, context, project) "
-                "values ({name}, {graph}{json}, {priority}, {context}{json}, {project}) returning id",
-                name=clean_text(graph.name or known_as, 200),
-                graph=graph_json,
-                priority=priority,
-                context=context_json,
-                project=where,
-            )
-        )
-        cache = GraphCache()
-        cache._graphs[run_id] = graph
-        advance(db, run_id, cache)
+    row = {
+        "name": clean_text(graph.name or known_as, 200),
+        "graph": graph_json,
+        "priority": priority,
+        "context": context_json,
+        "project": where,
+    }
+    try:
+        with db.transaction():
+            run_id = _insert_run(db, row)
+            cache = GraphCache()
+            cache._graphs[run_id] = graph
+            advance(db, run_id, cache)
+    except NotAllowed:
+        # Who may submit may not end what cannot begin (a node without its inputs): the run stands, and the orchestrator,
+        # which looks for runs without a node, moves it on. Who may not submit is refused here again.
+        run_id = _insert_run(db, row)
+        log.info("run %s: its first nodes are left to the orchestrator", run_id)
     return run_id
+
+
+def _insert_run(db: Db, row: Mapping[str, Any]) -> int:
+    return int(
+        db.value(
+            "insert into workflow_runs (workflow_name, graph, priority, context, project) "
+            "values ({name}, {graph}{json}, {priority}, {context}{json}, {project}) returning id",
+            **row,
+        )
+    )
 
 
 def _graph_of(graph_or_name: Any) -> tuple[Any, str]:

@@ -24,6 +24,7 @@ from engine.queue.workers import Worker
 from engine.store import Store, open_store
 from engine.store.locks import new_incarnation
 from engine.store.migrate import ensure_schema
+from engine.store.rights import refuse_login
 
 log = logging.getLogger("engine.lane")
 _PASSED_ON = (
@@ -145,9 +146,11 @@ def machine_id() -> str:
 
 
 def refuse_twin(store: Store, box: str) -> None:
-    """Refuse to work under the name of another machine. Raises BadInput with both named."""
+    """Refuse to work under the name of another machine, or without the rights of a lane. Raises BadInput with both
+    names, NotAllowed."""
     mine = machine_id()
     with store.connect("lane start") as db:
+        refuse_login(db, "insert", "worker_heartbeats")
         row: dict[str, Any] | None = db.one("select machine_id, simulated from boxes where box = {box}", box=box)
     if row and mine and row["machine_id"] and not row["simulated"] and row["machine_id"] != mine:
         raise BadInput(

@@ -21,7 +21,7 @@ from engine import config
 from engine.dag import runs
 from engine.dag.drain import Head, drain
 from engine.dag.runs import GraphCache
-from engine.errors import ReadOnlyStore, StoreUnavailable
+from engine.errors import NotAllowed, ReadOnlyStore, StoreUnavailable
 from engine.orchestrator import ahead, orphans, vacuum
 from engine.orchestrator.leader import Leader
 from engine.orchestrator.lost import LostWork
@@ -85,7 +85,7 @@ def courier() -> Courier | None:
 
 def _run(store: Store, stop: threading.Event) -> None:
     incarnation = new_incarnation()
-    told = False
+    told, refused = False, ""
     backoff = 0.1
     while not stop.is_set():
         try:
@@ -105,6 +105,11 @@ def _run(store: Store, stop: threading.Event) -> None:
             told = True
             stop.wait(backoff * random.uniform(0.5, 1.5))
             backoff = min(1.0, backoff * 2)
+        except NotAllowed as error:  # the connection is made and used, each time: this is no outage that ended
+            if str(error) != refused:
+                log.warning("the database refuses, trying again: %s", error)
+            refused = str(error)
+            stop.wait(1.0)
         except Exception:  # a defect must not end the orchestrator: say it, start over
             log.exception("orchestrator: unexpected error, starting over")
             stop.wait(1.0)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from engine.errors import StoreUnavailable
+from engine.errors import NotAllowed, StoreUnavailable
 from engine.orchestrator.sweeps import Sweep
 from engine.store import Db, Store
 
@@ -78,6 +78,10 @@ class SideLoop(abc.ABC):
                 return
             except StoreUnavailable as error:
                 self.error = str(error)  # the main loop says it in the log, once
+            except NotAllowed as error:
+                if self.error != str(error):
+                    log.warning("%s: %s", self.name, error)
+                self.error = str(error)
             except Exception as error:
                 if self.error is None:
                     log.exception("%s: unexpected error", self.name)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from engine import config
-from engine.errors import BadInput, ReadOnlyStore, SchemaMismatch, StoreUnavailable
+from engine.errors import BadInput, NotAllowed, ReadOnlyStore, SchemaMismatch, StoreUnavailable
 from engine.queue import services
 from engine.queue.enqueue import enqueue
 from engine.queue.services import Service
@@ -66,13 +66,13 @@ def run_scheduler(stop: threading.Event, once: bool = False) -> None:
                     ticker.look(db, stop)
                     return
                 ticker.serve(db, stop, back=told)
-        except (StoreUnavailable, ReadOnlyStore) as error:
+        except (StoreUnavailable, ReadOnlyStore, NotAllowed) as error:
             if once:
                 raise
             if ticker.looks > looks:
                 told, backoff, looks = False, 0.1, ticker.looks
             if not told:
-                log.warning("database lost, trying again: %s", error)
+                log.warning("database %s, trying again: %s", _state(error), error)
             told = True
             stop.wait(backoff * random.uniform(0.5, 1.5))
             backoff = min(1.0, backoff * 2)
@@ -81,6 +81,10 @@ def run_scheduler(stop: threading.Event, once: bool = False) -> None:
                 raise
             log.exception("scheduler: unexpected error, starting over")
             stop.wait(1.0)
+
+
+def _state(error: Exception) -> str:
+    return "refuses" if isinstance(error, NotAllowed) else "lost"
 
 
 def _ready_store(stop: threading.Event, once: bool) -> Store | None:
@@ -165,7 +169,7 @@ class Ticker:
                 break
             try:
                 following = self._attend(db, row, now)
-            except (StoreUnavailable, ReadOnlyStore):
+            except (StoreUnavailable, ReadOnlyStore, NotAllowed):
                 raise
             except Exception as error:  # this entry alone: a bad cron, a queue that nobody knows, a refused row
                 self._complain(row["name"], error)

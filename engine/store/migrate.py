@@ -8,7 +8,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from engine import config
 from engine.errors import ConfigError, ReadOnlyStore, SchemaMismatch, StoreUnavailable
 from engine.store.connect import Store
 from engine.store.db import Db
+from engine.store.postgres import PostgresDb
 
 log = logging.getLogger("engine.migrate")
 
@@ -211,17 +212,23 @@ def _create_ledger(db: Db, ledger: str) -> None:
     default = "now()" if db.kind == "postgresql" else "(strftime('%Y-%m-%dT%H:%M:%f000+00:00', 'now'))"
     if not _has_ledger(db, ledger):
         # Not through the dialect: the strftime format would be taken for fragments.
-        with db.transaction():  # it knows the errors of the driver
+        with db.transaction(), _rights(db):  # it knows the errors of the driver
             db.raw.execute(
                 f"create table if not exists {ledger} (version integer primary key, name text not null, "
                 f"min_code integer not null default 1, applied_at {moment} not null default {default})"
             )
 
 
+def _rights(db: Db) -> AbstractContextManager[None]:
+    """What a login that does not own the schema is told."""
+    return db._translated("alter table") if isinstance(db, PostgresDb) else nullcontext()
+
+
 def _run_script(db: Db, script: str) -> None:
     """Run a file of statements inside the current transaction."""
     if db.kind == "postgresql":
-        db.raw.execute(script)
+        with _rights(db):
+            db.raw.execute(script)
         return
     statement = ""  # executescript() would commit first, so the statements go one by one
     for line in script.splitlines(keepends=True):

@@ -12,11 +12,12 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from engine import config
-from engine.errors import ReadOnlyStore, StoreUnavailable
+from engine.errors import NotAllowed, ReadOnlyStore, StoreUnavailable
 from engine.store.adapters import CONTEXT
 from engine.store.db import Db, Row
 from engine.store.dialect import Json, check_names, render_postgres
 from engine.store.hot import HotStatements
+from engine.store.rights import who_may
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ class PostgresDb(Db):
 
     def all(self, sql: str, /, **params: Any) -> list[Row]:
         text, names = render_postgres(sql)
-        with self._translated(), psycopg.RawCursor(self.raw, row_factory=dict_row) as cursor:
+        with self._translated(text), psycopg.RawCursor(self.raw, row_factory=dict_row) as cursor:
             cursor.execute(text, _encoded(params, names))
             return cursor.fetchall() if cursor.rownumber is not None else []
 
@@ -124,12 +125,12 @@ class PostgresDb(Db):
         if self._hot is None:
             return self.all(sql, **params)
         text, names = render_postgres(sql)
-        with self._translated():
+        with self._translated(text):
             return self._hot.all(text, [params[name] for name in names])
 
     def run(self, sql: str, /, **params: Any) -> int:
         text, names = render_postgres(sql)
-        with self._translated(), psycopg.RawCursor(self.raw) as cursor:
+        with self._translated(text), psycopg.RawCursor(self.raw) as cursor:
             cursor.execute(text, _encoded(params, names))
             return int(max(cursor.rowcount, 0))
 
@@ -137,13 +138,13 @@ class PostgresDb(Db):
         if not rows:
             return 0
         text, names = render_postgres(sql)
-        with self._translated(), self.raw.transaction(), psycopg.RawCursor(self.raw) as cursor:
+        with self._translated(text), self.raw.transaction(), psycopg.RawCursor(self.raw) as cursor:
             cursor.executemany(text, [_encoded(row, names) for row in rows])
             return int(max(cursor.rowcount, 0))
 
     def copy(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
         count = 0
-        with self._translated(), self.raw.cursor() as cursor:
+        with self._translated(f"copy {table}"), self.raw.cursor() as cursor:
             with cursor.copy(f"copy {table} ({', '.join(columns)}) from stdin") as stream:
                 for row in rows:
                     stream.write_row(row)
@@ -175,9 +176,18 @@ class PostgresDb(Db):
         return bool(self.raw.closed or self.raw.broken)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, sql: str = "") -> Iterator[None]:
+        """``sql``: the statement that runs within, if it is one of ours; what a caller runs itself may be refused in the
+        driver's words."""
         try:
             yield
+        except pg.InsufficientPrivilege as error:
+            if not sql:
+                raise
+            said = " ".join((error.diag.message_primary or str(error)).split())
+            raise NotAllowed(
+                f"{self._safe_url}: {said}: this login may not do it, {who_may(said, sql)} may (deploy/roles.sql)"
+            ) from None
         except pg.ReadOnlySqlTransaction:
             raise ReadOnlyStore(f"{self._safe_url}: the database is read-only here; nothing was changed") from None
         except pg.QueryCanceled as error:

@@ -198,7 +198,7 @@ class BoxRecorder:
                 self._away(error)
                 self._wait(backoff * random.uniform(0.8, 1.2))
                 backoff = min(backoff * 2, BACKOFF_MOST_S)
-            except EngineError as error:  # not this machine's name, not our schema: waiting does not help
+            except EngineError as error:  # not this machine's name, not our schema, no right to: waiting does not help
                 self._fatal = error
                 break
             except Exception as error:

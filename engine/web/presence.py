@@ -58,10 +58,10 @@ class Presence:
                 self._stop.wait(BEAT_S)
             except Exception as error:  # whatever it is, requests are answered without this row
                 if not told:
-                    if isinstance(error, EngineError):
-                        log.warning("the database does not answer, requests are refused: %s", error)
-                    elif refused_by_database(error):
+                    if refused_by_database(error):
                         log.warning("this service has no row in services: %s", " ".join(str(error).split()))
+                    elif isinstance(error, EngineError):
+                        log.warning("the database does not answer, requests are refused: %s", error)
                     else:
                         log.exception("presence: unexpected error, starting over")
                 told = True

@@ -23,6 +23,7 @@ from engine.errors import (
     BadInput,
     Conflict,
     EngineError,
+    NotAllowed,
     NotFound,
     StoreError,
     StoreUnavailable,
@@ -33,6 +34,7 @@ log = logging.getLogger("engine.web")
 RETRY_S = 1  # when the database, or a turn at it, is worth another try
 ERRORS_MOST = 20  # of one body that are told
 TOLD_S = 10.0  # what all requests suffer from is logged so often
+NO_RIGHT = "the service may not do this: its login at the database has no right to it"
 MEDIA_TYPE = "application/problem+json"
 
 # (request id, path) of the request at hand; threads that work for it have it too.
@@ -94,6 +96,9 @@ def of_error(error: Exception) -> Response:
     match error:
         case Busy():
             return problem(503, str(error), retry_after=RETRY_S)
+        case NotAllowed():
+            _outages.tell(error)
+            return problem(403, NO_RIGHT)
         case StoreUnavailable():
             _outages.tell(error)
             return problem(503, "the database does not answer just now; try again", retry_after=RETRY_S)
@@ -118,9 +123,9 @@ def of_error(error: Exception) -> Response:
 def refused_by_database(error: Exception) -> tuple[int, str] | None:
     """Status and words for what PostgreSQL's own codes say is no fault of ours: the service's login may not do this, or our
     tables are not there (any more)."""
-    match getattr(error, "sqlstate", None):
+    match "42501" if isinstance(error, NotAllowed) else getattr(error, "sqlstate", None):
         case "42501":
-            return 403, "the service may not do this: its login at the database has no right to it"
+            return 403, NO_RIGHT
         case "42P01":
             return 503, "the database cannot be used just now; try again"
     return None

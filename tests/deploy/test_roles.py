@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,6 +14,8 @@ import pytest
 from engine.dag.inputs import submit_input
 from engine.dag.retry import retry_run
 from engine.dag.runs import submit_run
+from engine.errors import NotAllowed
+from engine.orchestrator.loop import run_orchestrator
 from engine.queue import controls, enqueue, models, operate
 from engine.queue.claim import ClaimRequest, claim
 from engine.queue.finish import Outcome, finish
@@ -21,6 +24,7 @@ from engine.registry import register_ingest_task, register_node
 from engine.snapshot import fleet_snapshot
 from engine.store import Db, Store
 from engine.store.locks import new_incarnation
+from engine.store.migrate import migrate
 from tests.support import ROOT, Processes, command, eventually
 
 ROLES = ("read", "submit", "operator", "worker")
@@ -136,6 +140,48 @@ def test_an_operator_sees_all_and_orders_and_can_neither_claim_nor_complete(logi
             "create table mine (id int)",
         ):
             refused(db, sql)
+
+
+REFUSED = [
+    ("submit", "queue-broker", ("status",), "flightdeck_read, flightdeck_operator or flightdeck_worker"),
+    ("read", "queue-worker-control", ("--queue", "training", "--off"), "flightdeck_operator"),
+    ("submit", "flightdeck", ("snapshot",), "flightdeck_read, flightdeck_operator or flightdeck_worker"),
+    ("operator", "queue-claim-worker", ("--queue", "training", "--once"), "flightdeck_worker"),
+    ("operator", "queue-recorder", ("--once",), "flightdeck_worker"),
+    ("submit", "queue-orchestrator", (), "flightdeck_worker"),
+]
+
+
+def test_a_command_that_may_not_says_in_one_line_who_may(logins: Logins, processes: Processes) -> None:
+    started = []
+    for role, program, args, who in REFUSED:
+        named = ("--box", "b") if program != "flightdeck" else ()
+        started.append(
+            (processes.spawn(command(program, *args, "--db", logins.store(role).url, *named)), role, args, who)
+        )
+    for process, role, args, who in started:
+        code, said = process.wait(60), processes.log(process).strip()
+        assert code == 1 and len(said.splitlines()) == 1, (role, args, code, said)
+        assert "permission denied" in said and f", {who} may (deploy/roles.sql)" in said, (role, args, said)
+    with pytest.raises(NotAllowed, match="the schema's owner may"):
+        migrate(logins.store("operator"), ledger="mine")
+
+
+def test_a_run_that_fails_at_once_is_recorded_by_who_submits_and_ended_by_the_orchestrator(logins: Logins) -> None:
+    graph = {"name": "one", "nodes": [{"id": "a", "node": "step", "inputs": {"x": {"$context": "none"}}}]}
+    with logins.store("submit").connect("test") as db:
+        lost = submit_run(db, graph)
+        with pytest.raises(psycopg.errors.UniqueViolation), db.transaction():  # the caller's transaction is kept
+            inside = submit_run(db, graph)
+            assert db.value("select status from workflow_runs where id = {id}", id=inside) == "queued"
+            raise psycopg.errors.UniqueViolation
+        assert db.value("select count(*) as n from workflow_runs") == 1
+    with logins.store("read").connect("test") as db, pytest.raises(NotAllowed, match="flightdeck_submit"):
+        submit_run(db, graph)
+    run_orchestrator(logins.store("worker"), threading.Event(), once=True)
+    with Store(logins.url).connect("test") as owner:
+        row = owner.one("select status, error from workflow_runs where id = {id}", id=lost)
+    assert row is not None and row["status"] == "failed" and "has no 'none'" in row["error"]
 
 
 def test_an_operator_answers_a_node_that_waits_for_a_person(logins: Logins) -> None:

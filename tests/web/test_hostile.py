@@ -174,7 +174,8 @@ def test_a_login_without_rights_is_no_fault_of_ours(
     """What it may see is shown, the rest is refused; the log has lines, and not a trace every second."""
     with threaded(looking, web_settings) as server, server.client() as client:
         assert client.get("/jobs").status_code == 200
-        assert client.post("/jobs", content=BODY).status_code == 403
+        told = client.post("/jobs", content=BODY)
+        assert told.status_code == 403 and "its login at the database has no right" in told.json()["detail"]
         asked = client.get("/page/order?action=park&box=*&queue=*&project=x").text
         found = re.search(r'name="form_token" value="([^"]+)"', asked)
         assert found

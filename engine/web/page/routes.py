@@ -12,10 +12,10 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from engine.errors import BadInput, Conflict, EngineError, NotFound, StoreError
+from engine.errors import BadInput, Conflict, EngineError, NotAllowed, NotFound, StoreError
 from engine.web.page.looks import trouble_of
 from engine.web.page.render import render
-from engine.web.problems import Busy, current, refused_by_database
+from engine.web.problems import NO_RIGHT, Busy, current, refused_by_database
 
 log = logging.getLogger("engine.web")
 
@@ -63,6 +63,9 @@ def error_page(request: Request, error: Exception) -> Response:
             return _page(request, 422, "Refused", str(error))
         case Conflict():
             return _page(request, 409, "Refused", str(error))
+        case NotAllowed():
+            log.warning("page %s: %s", current.get()[1], error)
+            return _page(request, 403, "Refused", NO_RIGHT)
         case StoreError() | Busy():
             log.warning("page %s: %s", current.get()[1], error)
             return render(
