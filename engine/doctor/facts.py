@@ -65,6 +65,9 @@ class Fleet:
     lanes: list[dict[str, Any]] = field(default_factory=list)
     unplaceable: dict[str, int] = field(default_factory=dict)
     schedules: int = 0  # enabled entries
+    unserved: dict[tuple[str, str], int] = field(
+        default_factory=dict
+    )  # due jobs by (queue, project) without a live lane
     waiting: bool = False  # a job is queued or running, a run is live
 
 

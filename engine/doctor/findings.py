@@ -316,6 +316,12 @@ def _lanes(facts: Fleet) -> Iterator[Finding]:
             bad = True
             text = f"{name} refuses to work: {lane['last_exit_reason'] or 'no reason given'}"
             yield Finding("warning", "lane", text, "see the lane's log")
+    if _leads(facts) is None:  # else the leader judges it, see placement
+        for (queue, project), n in sorted(facts.unserved.items()):
+            bad = True
+            of, option = (f" of project {project}", f" --project {project}") if project else ("", "")
+            text = f"{n:,} {'job waits' if n == 1 else 'jobs wait'} and no lane serves queue {queue}{of}"
+            yield Finding("warning", "lanes", text, f"start queue-claim-worker --queue {queue}{option}")
     alive = [lane for lane in facts.lanes if live(lane)]
     if not bad:
         yield Finding("ok", "lanes", f"{len(alive)} live, {sum(int(lane['slots']) for lane in alive)} slots")

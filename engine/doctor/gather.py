@@ -278,9 +278,11 @@ def _filesystem(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str 
 
 
 def _fleet(db: Db, facts: Facts) -> None:
+    lanes = health.lanes(db)
     facts.fleet = Fleet(
         services=health.services(db),
-        lanes=health.lanes(db),
+        lanes=lanes,
+        unserved=health.unserved(db, lanes),
         unplaceable=health.unplaceable(db),
         schedules=int(db.value("select count(*) as n from schedules where enabled = {true}") or 0),
         waiting=_waiting(db),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from engine.queue import waiting
 from engine.queue.family import FAMILIES
 from engine.store import Db
 
@@ -46,6 +47,27 @@ def unplaceable(db: Db) -> dict[str, int]:
                 cap=COUNT_CAP,
             ):
                 counts[row["why"]] = counts.get(row["why"], 0) + row["n"]
+    return counts
+
+
+def unserved(db: Db, lanes: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
+    """Queued jobs that could start now and whose queue no live lane serves, by (queue, project); counted up to 100,000."""
+    served = {(lane["queue"], lane["project"]) for lane in lanes if live(lane)}
+    counts: dict[tuple[str, str], int] = {}
+    for queue, project in waiting.pairs(db):
+        if (queue, project) in served:
+            continue
+        for family in FAMILIES:
+            for due in ("run_after is null", "run_after <= {now}"):  # each is the condition of an index
+                n = db.value(
+                    f"select count(*) as n from (select 1 as one from {family.table} where status = 'queued' and {due} "
+                    "and queue = {queue} and project = {project} limit {cap}) c",
+                    queue=queue,
+                    project=project,
+                    cap=COUNT_CAP,
+                )
+                if n:
+                    counts[queue, project] = counts.get((queue, project), 0) + n
     return counts
 
 

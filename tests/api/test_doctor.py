@@ -142,6 +142,12 @@ CASES: list[tuple[Facts, list[tuple[str, str]], str]] = [
     (fleet(services=[]), [("fault", "leader")], "queue-orchestrator"),
     (fleet(services=[], lanes=[]), [("warning", "leader")], "no leader"),
     (fleet(services=[], lanes=[], waiting=True), [("fault", "leader")], "no leader"),
+    (
+        fleet(services=[], lanes=[], waiting=True, unserved={("training", "render"): 3}),
+        [("fault", "leader"), ("warning", "lanes")],
+        "3 jobs wait and no lane serves queue training of project render -> "
+        "start queue-claim-worker --queue training --project render",
+    ),
     (fleet(services=[{**LEADER, "age_s": 31.0}]), [("fault", "leader")], "no leader"),
     (
         fleet(services=[{**LEADER, "detail": {"sweeps": {"retention": {"error": "boom", "failures": 3}}}}]),
