@@ -197,12 +197,12 @@ class AccessMiddleware:
         wait_s = self._keeper.failed(_address(scope))
         if wait_s:
             return problem(429, "too many wrong tokens; try again later", retry_after=wait_s)
-        return self._unauthorized()
+        return self._unauthorized("not a token of this service")
 
-    def _unauthorized(self) -> Response:
+    def _unauthorized(self, why: str = "a token is needed") -> Response:
         return problem(
             401,
-            "a token is needed: send the header Authorization: Bearer TOKEN, or log in at /login",
+            f"{why}: send the header Authorization: Bearer TOKEN, or log in at /login",
             headers={"www-authenticate": 'Bearer realm="flightdeck"'},
         )
 

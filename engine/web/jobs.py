@@ -147,7 +147,7 @@ def cancel(request: Request) -> Response:
     if row is None:
         return _missing(job_id)
     if not done.changed and row["status"] in ENDED:
-        return problem(409, done.message)
+        return problem(409, f"job {number} is {told(row['status'])} already: nothing to cancel")
     return json_text(of_row(row), 200 if row["status"] in ENDED else 202)
 
 

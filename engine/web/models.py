@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from engine.queue.enqueue import PRIORITY_LIMIT
 from engine.web.examples import EVENT, GRAPH, JOB, RUN
@@ -29,6 +31,12 @@ def told(status: str) -> str:
 def _no_surprise(text: str) -> str:
     if any("\ud800" <= c <= "\udfff" or c == "\x00" for c in text):
         raise ValueError("holds a NUL character or half a character")
+    return text
+
+
+def _time(text: str) -> str:
+    if not re.match(MOMENT, text, re.ASCII) or text.endswith("\n"):
+        raise PydanticCustomError("moment", "a time with its zone, such as 2026-01-31T12:00:00Z")
     return text
 
 
@@ -75,9 +83,10 @@ class JobRequest(BaseModel):
     max_attempts: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)] | None = Field(
         None, description="How often it is tried when it fails with an error; null: as the task says."
     )
-    run_after: Annotated[str, Field(pattern=MOMENT, json_schema_extra={"format": "date-time"})] | None = Field(
-        None, description="Not before this time, which carries its zone; null, or in the past: at once."
-    )
+    run_after: (
+        Annotated[str, AfterValidator(_time), Field(json_schema_extra={"pattern": MOMENT, "format": "date-time"})]
+        | None
+    ) = Field(None, description="Not before this time, which carries its zone; null, or in the past: at once.")
 
 
 class Job(BaseModel):

@@ -84,6 +84,8 @@ def test_a_wrong_token_is_refused_and_not_echoed(guarded: TestClient, authorizat
     assert told.headers["www-authenticate"].startswith("Bearer")
     assert told.headers["content-type"] == "application/problem+json"
     assert OPERATE[:-1] not in told.text
+    wrong = authorization is not None
+    assert told.json()["detail"].startswith("not a token of this service" if wrong else "a token is needed")
 
 
 def test_the_read_token_looks_and_changes_nothing(guarded: TestClient) -> None:

@@ -107,7 +107,7 @@ def test_what_is_refused_in_a_body_changes_nothing_and_is_named(app_client: Test
         ({**good, "queue": "nowhere"}, "nowhere"), ({**good, "task": 7}, "task"), ({**good, "priority": True}, "priority"),
         ({**good, "priority": 10**6}, "priority"), ({**good, "priority": 1.5}, "priority"),
         ({**good, "max_attempts": 0}, "max_attempts"), ({**good, "max_attempts": "3"}, "max_attempts"),
-        ({**good, "run_after": "2026-01-31T12:00:00"}, "run_after"), ({**good, "run_after": "tomorrow"}, "run_after"),
+        ({**good, "run_after": "2026-01-31T12:00:00"}, "run_after"), ({**good, "run_after": "tomorrow"}, ": a time with its zone, such as 2026-01-31T12:00:00Z"),
         ({**good, "run_after": "2026-02-30T12:00:00Z"}, "run_after"), ({**good, "run_after": 1700000000}, "run_after"),
         ({**good, "run_after": "0001-01-01T00:00:00+23:00"}, "run_after"),
         ({"payload": {"a": "\0"}}, "NUL"), ({"payload": {"a": "\ud800"}}, "surrogate"),
@@ -230,6 +230,8 @@ def test_cancel_what_waits_what_runs_and_what_is_over(app_client: TestClient, db
     end(db, held, output_json="{}")
     assert app_client.get(f"/jobs/{runs}").json()["status"] == "cancelled"
     refused(app_client.delete(f"/jobs/{runs}"), 409)
+    db.run("update ingest_jobs set status = 'completed' where id = {id}", id=int(runs))
+    refused(app_client.delete(f"/jobs/{runs}"), 409, f"job {runs} is succeeded already")
     asked = db.all("select requested_by, action from control_events")
     assert {(row["action"], row["requested_by"]) for row in asked} == {("cancel_job", "web:loopback")}
 
