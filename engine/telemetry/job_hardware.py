@@ -146,7 +146,7 @@ def _read(db: Db, select: str, job: Job, which: str, params: dict[str, Any]) -> 
     minutes: dict[int, dict[datetime, Piece]] = {}
     for row in rows("minute", minute_of(job.start), job.end):
         minutes.setdefault(row["gpu_index"], {})[row["at"]] = _piece(row, row["at"], row["at"] + _MINUTE, False)
-    covered = {at for some in minutes.values() for at in some if job.start <= at and at + _MINUTE <= job.end}
+    covered = {at for some in minutes.values() for at in some if _inner(at, job.start, job.end)}
     details: dict[int, dict[datetime, Piece]] = {}
     for since, until in uncovered(job.start, job.end, covered):
         for row in rows("detail", since - _LOOK_AROUND, until):
@@ -195,7 +195,7 @@ def choose(minutes: Mapping[datetime, Piece], details: Sequence[Piece], start: d
     """The pieces that tell of a job: each minute by its own row or by its details, never by both. Pure.
 
     ``minutes`` by their start; ``details`` in order, of the edges at least. A minute's row is taken where all of it is
-    the job's, and at an edge whose details are gone.
+    the job's, and at an edge whose details are gone. A detail counts in the minute in which it ends.
     """
     by_minute: dict[datetime, list[Piece]] = {}
     for piece in details:
@@ -204,10 +204,18 @@ def choose(minutes: Mapping[datetime, Piece], details: Sequence[Piece], start: d
     found: list[Piece] = []
     for minute in sorted({*minutes, *by_minute}):
         row, some = minutes.get(minute), by_minute.get(minute, [])
-        whole = start <= minute and minute + _MINUTE <= end
-        reach = bool(some) and some[0].start <= max(start, minute) + _REACH
-        found += [row] if row is not None and (whole or not reach) else some
+        since = max(start, minute)
+        if some:
+            reach = some[0].start <= since + _REACH
+        else:  # the job's part of this minute may be so short that the first detail to tell of it ends in the next one
+            reach = any(piece.start <= since < piece.end for piece in details)
+        found += [row] if row is not None and (_inner(minute, start, end) or not reach) else some
     return found
+
+
+def _inner(minute: datetime, start: datetime, end: datetime) -> bool:
+    """All that the row of this minute tells of is the job's: its first sample tells of a time before the minute, too."""
+    return start + _REACH <= minute and minute + _MINUTE <= end
 
 
 def _samples(db: Db, select: str, job: Job, which: str, params: dict[str, Any]) -> tuple[dict[int, int], datetime]:

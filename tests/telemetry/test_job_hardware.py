@@ -159,6 +159,25 @@ def test_rows_over_an_edge_count_by_their_part(db: Db, kept: bool) -> None:
     assert row["samples"] == (7 if kept else 100)
 
 
+@pytest.mark.parametrize("shift", [0.0, 1.3], ids=["a sample on the minute", "a sample over the minute"])
+def test_a_job_counts_the_same_wherever_in_a_minute_it_begins(db: Db, shift: float) -> None:
+    """D11: what a detail over the edge of a minute tells of is not told by that minute's row once more."""
+    story = Story(minute_of(ago(db, 900)) + timedelta(seconds=shift), tuple((n, n + 0.5) for n in range(600)))
+    put(db, story.details(0, 540))
+    edge = 180.0 - shift
+    starts = [edge + seconds for seconds in (-31, -10.5, -9.5, -2.2, -1.9, -1.1, -0.5, -0.2, 0, 0.4, 1.1, 1.9)]
+    lengths = {
+        end_job(db, story.begin + timedelta(seconds=start), story.begin + timedelta(seconds=start + length)): length
+        for start in starts
+        for length in (11.0, 94.0)
+    }
+    assert JobShares("spark").catch_up(db, db.now()) == len(lengths)
+    found = {row["job_id"]: row for row in db.all("select job_id, power_ms, samples from job_hardware")}
+    for job, length in lengths.items():
+        assert found[job]["power_ms"] == pytest.approx(length * 500, rel=0.01), (job, length)
+        assert found[job]["samples"] == pytest.approx(length / 2, abs=1), (job, length)
+
+
 @pytest.mark.parametrize("hole", [(0, 0), (40, 61)])
 def test_minutes_that_nobody_rolled_up_are_read_from_their_details(db: Db, hole: tuple[int, int]) -> None:
     """D6: a gap is a gap; what a counter says of it counts, and nothing twice."""
