@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from screenshots.browser import BrowserError, browser
 # name: (width, height, colours, address)
 PICTURES: dict[str, tuple[int, int, str, str]] = {
     "page-fleet": (1280, 860, "dark", "/"),
-    "page-park": (900, 820, "light", "/page/order?action=park&box=*&queue=gpu"),
     "page-phone": (390, 844, "dark", "/"),
+    "page-park": (900, 820, "light", "/page/order?action=park&box=*&queue=gpu"),
 }
+LIVE = "document.getElementById('live').textContent === 'live'"
 _LISTENING = re.compile(r"listening on (http://\S+)")
 
 
@@ -43,11 +45,13 @@ def draw(update: FeedUpdate, to: Path, only: str = "") -> None:
         migrate(store)
         try:
             with browser() as chromium, service(store) as url:
+                tabs = {name: chromium.tab(*of[:3]) for name, of in wanted.items()}
                 with store.connect("pictures") as db:
-                    fill(db, update)
-                for name, (width, height, scheme, address) in wanted.items():
-                    tab = chromium.tab(width, height, scheme)
-                    tab.open(url + address)
+                    fill(db, update)  # last, so that what it writes is not stale before it is drawn
+                for name, tab in tabs.items():
+                    tab.open(url + wanted[name][3])
+                    if wanted[name][3] == "/":
+                        tab.until(partial(tab.eval, LIVE), "it is live")
                     tab.picture(to / f"{name}.png")
                     print(to / f"{name}.png")
         except BrowserError as error:
