@@ -16,11 +16,11 @@ import termios
 import threading
 from collections import deque
 from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import BadInput
 from flightdeck.term.bell import Bell
+from flightdeck.term.signals import Signals
 
 if TYPE_CHECKING:
     from flightdeck.app import FlightDeckApp
@@ -100,55 +100,52 @@ class Session:
             self._before = termios.tcgetattr(self._fd)
         except termios.error:
             self._before = None
-        old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            old[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_signal)
-        watch = threading.Thread(target=self._watch, name="terminal", daemon=True)
-        watch.start()
-        try:
-            with log_held() as log:
-                self.app.run(mouse=self.app.wants_mouse)
-            if self.app.feed is not None:
-                self.app.feed.stop(timeout_s=1.0)
-            with contextlib.suppress(OSError):  # nobody may be there to read it
-                print("".join(f"{line}\n" for line in log), end="", file=sys.__stderr__)
-                print(self.app.faults.report(), end="", file=sys.__stderr__, flush=True)
-        finally:
-            self._left.set()  # only now: a terminal that takes no more bytes holds up the last words, too
-            watch.join()
-            for number, handler in old.items():
-                signal.signal(number, handler)
-            self._left.close()
+        with Signals() as signals:
+            watch = threading.Thread(target=self._watch, args=(signals,), name="terminal", daemon=True)
+            watch.start()
+            try:
+                self._show()
+            finally:
+                self._left.set()  # only now: a terminal that takes no more bytes holds up the last words, too
+                watch.join()
+                self._left.close()
+            late = signals.first()
+        if self._code is None and late is not None:
+            self._code = 128 + late
         if self._code is not None:
             return self._code
         return self.app.return_code or 0
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._leave(128 + number)
+    def _show(self) -> None:
+        with log_held() as log:
+            self.app.run(mouse=self.app.wants_mouse)
+        if self.app.feed is not None:
+            self.app.feed.stop(timeout_s=1.0)
+        with contextlib.suppress(OSError):  # nobody may be there to read it
+            print("".join(f"{line}\n" for line in log), end="", file=sys.__stderr__)
+            print(self.app.faults.report(), end="", file=sys.__stderr__, flush=True)
 
-    def _watch(self) -> None:
-        """Notice a terminal that hung up: with SIGHUP ignored nothing else would."""
+    def _watch(self, signals: Signals) -> None:
+        """Hear signals, and notice a terminal that hung up: with SIGHUP ignored nothing else would."""
         poll = select.poll()
         poll.register(self._fd, 0)  # hang-up and error are always reported
         poll.register(self._left, select.POLLIN)
-        poll.poll()
-        if not self._left.is_set():
-            self._leave(129)
+        poll.register(signals, select.POLLIN)
+        while not self._left.is_set():
+            ready = {fd for fd, _ in poll.poll()}
+            number = signals.first()
+            if number is not None:
+                self._leave(128 + number)
+            elif self._fd in ready:
+                self._leave(128 + signal.SIGHUP)
 
     def _leave(self, code: int) -> None:
         """Ask the app to go; if it is still there after ``LEAVE_S``, restore the terminal and go without it."""
-        if self._code is not None:
-            return
         self._code = code
-        threading.Thread(target=self._force, args=(code,), name="leave", daemon=True).start()
         loop = self.app.loop
         if loop is not None:
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: the app is on its way out
                 loop.call_soon_threadsafe(self.app.exit, code)
-            except RuntimeError:
-                pass  # the loop has ended: the app is on its way out
-
-    def _force(self, code: int) -> None:
         if self._left.wait(LEAVE_S):
             return
         restore(self._fd, self._before)

@@ -116,6 +116,25 @@ def test_a_signal_restores_the_terminal(terminal: Open, fleet_url: str, number: 
     assert all(sequence in deck.sent for sequence in RESTORED)
 
 
+def test_a_ui_thread_that_never_comes_back_does_not_hold_up_sigterm(terminal: Open, fleet_url: str) -> None:
+    """D22: it is in a call into C when the signal comes, where Python calls no handler."""
+    prelude = (
+        "import flightdeck.looking as a, os, signal, sqlite3, threading\n"
+        "ENDLESS = 'with recursive n (i) as (select 1 union all select i + 1 from n) select count(*) from n'\n"
+        "def held_up(self):\n"
+        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "    sqlite3.connect('').execute(ENDLESS).fetchone()\n"
+        "a.Looker.do_theme = held_up\n"
+    )
+    deck = terminal("--db", fleet_url, prelude=prelude)
+    before = deck.flags()
+    deck.wait_for("attic")
+    deck.keys("t")
+    assert deck.wait_gone() == 128 + signal.SIGTERM
+    assert deck.flags() == before
+    assert all(sequence in deck.sent for sequence in RESTORED)
+
+
 def test_a_crash_restores_the_terminal_and_tells_no_password(terminal: Open, fleet_url: str) -> None:
     """D22: also when a defect ends it; the traceback shows no values of variables."""
     prelude = (
