@@ -95,7 +95,12 @@ def numbers(db: Db) -> list[int]:
     return [int(row["load1"]) for row in db.all("select load1 from flight_recorder where tier = 'detail' order by at")]
 
 
-# As a process.
+# As a process. With FAST a look has a twentieth of a second, and a probe that a busy machine keeps from answering by then
+# loses its values, as it should: what counts here is how many samples come.
+
+
+def samples(db: Db) -> int:
+    return int(db.value("select count(*) from flight_recorder where tier = 'detail'"))
 
 
 def test_one_sample_of_this_machine(store: Store, db: Db, processes: Processes) -> None:
@@ -111,9 +116,12 @@ def test_one_sample_of_this_machine(store: Store, db: Db, processes: Processes) 
 
 def test_it_records_until_sigterm(store: Store, db: Db, processes: Processes) -> None:
     process = processes.spawn(command("queue-recorder", "--db", store.url, "--box", "lab"), FAST)
-    eventually(lambda: len(numbers(db)) >= 5, 60, "samples")
+    eventually(lambda: samples(db) >= 5, 60, "samples")
     row = db.one("select box, pid, incarnation, last_error from services where kind = 'recorder'")
-    assert row and row["box"] == "lab" and row["pid"] == process.pid and row["last_error"] is None
+    assert row and row["box"] == "lab" and row["pid"] == process.pid
+    told = [part for part in (row["last_error"] or "").split("; ") if part]
+    slow = (": no answer in time", ": no answer yet", ": does not answer")
+    assert all(part.endswith(slow) for part in told), told
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0, processes.log(process)
     assert db.value("select count(*) from services where kind = 'recorder'") == 0
@@ -124,7 +132,7 @@ def test_it_records_until_sigterm(store: Store, db: Db, processes: Processes) ->
 def test_two_recorders_of_one_box(store: Store, db: Db, processes: Processes) -> None:
     """The second waits and says so, and takes over when the first is gone; one more sample is refused."""
     first = processes.spawn(command("queue-recorder", "--db", store.url, "--box", "lab"), FAST)
-    eventually(lambda: len(numbers(db)) >= 2, 60, "samples of the first")
+    eventually(lambda: samples(db) >= 2, 60, "samples of the first")
     second = processes.spawn(command("queue-recorder", "--db", store.url, "--box", "lab"), FAST)
     eventually(lambda: "another recorder is at work" in processes.log(second), 60, "the second's word")
     single = processes.spawn(command("queue-recorder", "--once", "--db", store.url, "--box", "lab"))
@@ -152,7 +160,7 @@ def test_a_second_machine_of_the_same_name(store: Store, db: Db, processes: Proc
         and mine in said[-1]
         and "Traceback" not in processes.log(process)
     )
-    assert numbers(db) == [] and db.value("select machine_id from boxes") == "f" * 32
+    assert samples(db) == 0 and db.value("select machine_id from boxes") == "f" * 32
     replaced = processes.spawn(command("queue-recorder", "--once", "--replace", "--db", store.url, "--box", "lab"))
     assert replaced.wait(60) == 0 and db.value("select machine_id from boxes") == mine
 
