@@ -27,6 +27,7 @@ from engine.store import Db, Row, Store, open_store
 from engine.store.dialect import EARLIEST
 from engine.store.locks import new_incarnation
 from engine.store.migrate import ensure_schema, refuse_read_only
+from engine.store.rights import refuse_login
 
 log = logging.getLogger("engine.scheduler")
 
@@ -46,7 +47,7 @@ def run_scheduler(stop: threading.Event, once: bool = False) -> None:
     """Fire what is due until ``stop`` is set; survives any outage of the database.
 
     ``once``: fire what is due now and return. Raises ConfigError for an app that cannot be imported, SchemaMismatch and
-    ReadOnlyStore at the start, and StoreUnavailable with ``once``.
+    ReadOnlyStore at the start, NotAllowed, and StoreUnavailable with ``once``.
     """
     load_app()
     store = _ready_store(stop, once)
@@ -60,19 +61,22 @@ def run_scheduler(stop: threading.Event, once: bool = False) -> None:
             with store.connect(KIND, timeout_s=STATEMENT_S) as db:
                 refuse_read_only(store, db)
                 if not written:  # not after every outage: another release may have written its own since
+                    refuse_login(db, "insert", "schedule_fires")
                     write_entries(db, ticker.project)
                     written = True
                 if once:
                     ticker.look(db, stop)
                     return
                 ticker.serve(db, stop, back=told)
-        except (StoreUnavailable, ReadOnlyStore, NotAllowed) as error:
+        except NotAllowed:  # waiting does not help
+            raise
+        except (StoreUnavailable, ReadOnlyStore) as error:
             if once:
                 raise
             if ticker.looks > looks:
                 told, backoff, looks = False, 0.1, ticker.looks
             if not told:
-                log.warning("database %s, trying again: %s", _state(error), error)
+                log.warning("database lost, trying again: %s", error)
             told = True
             stop.wait(backoff * random.uniform(0.5, 1.5))
             backoff = min(1.0, backoff * 2)
@@ -81,10 +85,6 @@ def run_scheduler(stop: threading.Event, once: bool = False) -> None:
                 raise
             log.exception("scheduler: unexpected error, starting over")
             stop.wait(1.0)
-
-
-def _state(error: Exception) -> str:
-    return "refuses" if isinstance(error, NotAllowed) else "lost"
 
 
 def _ready_store(stop: threading.Event, once: bool) -> Store | None:
@@ -169,7 +169,7 @@ class Ticker:
                 break
             try:
                 following = self._attend(db, row, now)
-            except (StoreUnavailable, ReadOnlyStore, NotAllowed):
+            except (StoreUnavailable, ReadOnlyStore):
                 raise
             except Exception as error:  # this entry alone: a bad cron, a queue that nobody knows, a refused row
                 self._complain(row["name"], error)

@@ -149,6 +149,7 @@ REFUSED = [
     ("operator", "queue-claim-worker", ("--queue", "training", "--once"), "flightdeck_worker"),
     ("operator", "queue-recorder", ("--once",), "flightdeck_worker"),
     ("submit", "queue-orchestrator", (), "flightdeck_worker"),
+    ("operator", "queue-scheduler", (), "flightdeck_worker"),
 ]
 
 

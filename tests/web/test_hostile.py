@@ -169,7 +169,7 @@ def looking(pg_url: str) -> Iterator[Store]:
 
 
 def test_a_login_without_rights_is_no_fault_of_ours(
-    looking: Store, web_settings: WebSettings, caplog: pytest.LogCaptureFixture
+    looking: Store, pg_url: str, web_settings: WebSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it may see is shown, the rest is refused; the log has lines, and not a trace every second."""
     with threaded(looking, web_settings) as server, server.client() as client:
@@ -182,6 +182,10 @@ def test_a_login_without_rights_is_no_fault_of_ours(
         order = f"form_token={found[1]}&action=park&box=*&queue=*&project=x&policy=drain"
         assert client.post("/page/order", content=order, headers=FORM).status_code == 403
         eventually(lambda: "no row in services" in caplog.text, what="the log tells of the row")
+        with Store(pg_url).connect("test") as owner:
+            owner.run(f"revoke select on ingest_jobs from {urlsplit(looking.url).username}")
+        page = client.get("/page/jobs")
+        assert page.status_code == 403 and "its login at the database has no right" in page.text
     assert not [record for record in caplog.records if record.exc_info and record.name.startswith("engine")]
 
 

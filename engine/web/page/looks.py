@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from engine.errors import StoreError
+from engine.errors import NotAllowed, StoreError
 from engine.store import Db
 from engine.web.databases import Databases
 from engine.web.problems import Busy
@@ -93,4 +93,6 @@ class Looks:
 
 def trouble_of(error: Exception) -> str:
     """Why nothing could be read, without a word of the inside."""
+    if isinstance(error, NotAllowed):
+        return "the service's login at the database has no right to it"
     return "too many are asking at once" if isinstance(error, Busy) else "the database does not answer"
