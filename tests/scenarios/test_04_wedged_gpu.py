@@ -65,10 +65,6 @@ def device_of(gpus: Gpus, path: Path) -> int:
     return next(n for n, each in enumerate(gpus.state["cards"]) if name in (each["uuid"], str(n)))
 
 
-def trips(db: Db, job: int) -> list[dict[str, Any]]:
-    return [event for event in history(db, job) if event["cause"] == "trip"]
-
-
 def test_what_is_wedged_goes_with_78_also_when_it_spins_and_what_lives_never_does(
     store: Store, db: Db, processes: Processes, tmp_path: Path
 ) -> None:
@@ -106,7 +102,9 @@ def test_what_is_wedged_goes_with_78_also_when_it_spins_and_what_lives_never_doe
         assert heartbeat(db, "gpu")["last_exit_code"] == 78
 
         for name, function in (("wedge", "wedge"), ("spin", "spin")):
-            first, last = trips(db, jobs[name])
+            told = history(db, jobs[name])
+            assert [event["cause"] for event in told] == ["trip", "trip"], (told, processes.log(lane))
+            first, last = told
             assert (first["event_type"], first["exit_code"]) == ("requeued", 78)
             assert (last["event_type"], last["exit_code"]) == ("failed", 78)
             for event in (first, last):
