@@ -103,8 +103,9 @@ def test_what_is_wedged_goes_with_78_also_when_it_spins_and_what_lives_never_doe
 
         for name, function in (("wedge", "wedge"), ("spin", "spin")):
             told = history(db, jobs[name])
-            assert [event["cause"] for event in told] == ["trip", "trip"], (told, processes.log(lane))
-            first, last = told
+            tripped = [event for event in told if event["cause"] == "trip"]
+            assert len(tripped) == 2, (told, processes.log(lane))
+            first, last = tripped
             assert (first["event_type"], first["exit_code"]) == ("requeued", 78)
             assert (last["event_type"], last["exit_code"]) == ("failed", 78)
             for event in (first, last):
