@@ -289,6 +289,17 @@ def test_it_says_what_ails_the_fleet(capsys: pytest.CaptureFixture[str], store: 
     assert "\x1b" not in out
 
 
+def test_jobs_of_a_queue_that_no_lane_serves_are_counted_without_an_orchestrator(
+    capsys: pytest.CaptureFixture[str], store: Store, db: Db
+) -> None:
+    for queue, project in (("left", "render"), ("left", "render"), ("served", "")):
+        add(db, "t", queue=queue, project=project)
+    beat(db, Worker("a", "served", "", new_incarnation()), state="running", slots=1, busy=0)
+    _, out, _ = doctor(capsys, store.url)
+    assert "2 jobs wait and no lane serves queue left of project render -> start queue-claim-worker" in out
+    assert "queue served" not in out
+
+
 def test_an_unreachable_database_is_a_fault_and_no_traceback(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
