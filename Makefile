@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Tests mostly wait for processes, not for the processor: more workers than cores.
 WORKERS ?= 4
+# They start hundreds of processes, too: compiled once, wherever bytecode is not kept by default.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test coverage lint bench screenshots clean test-external chaos
 
